@@ -1,0 +1,347 @@
+"""The columns and dtypes of every DataFrame that crosses a stage. Knows pandas and Arrow; knows no stage.
+
+Each schema is said once, here: `check_frame` enforces it, the IO manager writes it as an Arrow schema, the
+expectations and the column tables of the Dagster UI are derived from it.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.records import AnnotatorKind, Category, Choice, Difficulty, Verdict, content_hash
+
+Kind = Literal["text", "int", "float", "bool", "time", "json"]
+
+DTYPES: dict[Kind, str] = {
+    "text": "str",
+    "json": "str",
+    "int": "int64",
+    "float": "float64",
+    "bool": "bool",
+    "time": "datetime64[us, UTC]",
+}
+NULLABLE_DTYPES: dict[Kind, str] = DTYPES | {"int": "Int64", "bool": "boolean"}
+ARROW: dict[Kind, pa.DataType] = {
+    "text": pa.string(),
+    "json": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: what kind of value, what it means, whether it may be missing, which values it may take."""
+
+    kind: Kind
+    description: str
+    nullable: bool = False
+    values: tuple[str, ...] | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def dtype(self) -> str:
+        return (NULLABLE_DTYPES if self.nullable else DTYPES)[self.kind]
+
+
+@dataclass(frozen=True)
+class FrameSchema:
+    """Named columns in order; `key` is what identifies a row."""
+
+    name: str
+    columns: dict[str, Column]
+    key: tuple[str, ...] = field(default=())
+
+    def arrow(self) -> pa.Schema:
+        return pa.schema([pa.field(name, ARROW[c.kind], nullable=c.nullable) for name, c in self.columns.items()])
+
+    def empty(self) -> pd.DataFrame:
+        return pd.DataFrame({name: pd.Series(dtype=c.dtype) for name, c in self.columns.items()})
+
+
+def text(description: str, **more: Any) -> Column:
+    return Column("text", description, **more)
+
+
+def number(description: str, **more: Any) -> Column:
+    return Column("float", description, **more)
+
+
+def integer(description: str, **more: Any) -> Column:
+    return Column("int", description, **more)
+
+
+def flag(description: str, **more: Any) -> Column:
+    return Column("bool", description, **more)
+
+
+def time(description: str, **more: Any) -> Column:
+    return Column("time", description, **more)
+
+
+def json_text(description: str, **more: Any) -> Column:
+    return Column("json", description, **more)
+
+
+DAY = text("UTC day of the partition, YYYY-MM-DD")
+PROBABILITY = {"low": 0.0, "high": 1.0}
+
+PROMPTS = FrameSchema(
+    "prompts",
+    {
+        "day": DAY,
+        "prompt_id": text("content id of text and reference"),
+        "text": text("what the policy is asked"),
+        "category": text("kind of task", values=tuple(Category)),
+        "difficulty": text("intended difficulty", values=tuple(Difficulty)),
+        "source": text("generator that made it: templates, dataset, freeform"),
+        "template_id": text("template it was filled from", nullable=True),
+        "variables": json_text("the template's variables as drawn"),
+        "reference": text("the checkable answer, where there is one", nullable=True),
+        "seed": integer("seed of the generating run"),
+    },
+    key=("day", "prompt_id"),
+)
+
+COMPLETIONS = FrameSchema(
+    "completions",
+    {
+        "day": DAY,
+        "completion_id": text("content id of prompt, model version, parameters, sample index and text"),
+        "prompt_id": text("the prompt it completes"),
+        "text": text("the completion"),
+        "backend": text("backend that made it"),
+        "model_version": text("policy, as name@version or the provider's name"),
+        "temperature": number("sampling temperature", low=0.0),
+        "top_p": number("nucleus mass", **PROBABILITY),
+        "sample_index": integer("0 to k-1 within the prompt", low=0),
+        "seed": integer("seed of this sample"),
+        "n_prompt_tokens": integer("tokens of the prompt", low=0),
+        "n_tokens": integer("tokens generated", low=0),
+        "latency_ms": number("wall time of the call or its share of a batch", low=0.0),
+        "finish_reason": text("stop, length, content_filter or error"),
+        "error": text("why there is no text", nullable=True),
+    },
+    key=("completion_id",),
+)
+
+COMPARISONS = FrameSchema(
+    "comparisons",
+    {
+        "day": DAY,
+        "comparison_id": text("content id of day, prompt, side a, side b and pass"),
+        "prompt_id": text("the prompt"),
+        "prompt": text("text of the prompt"),
+        "completion_a_id": text("completion shown as a"),
+        "completion_b_id": text("completion shown as b"),
+        "completion_a": text("text of side a"),
+        "completion_b": text("text of side b"),
+        "model_version_a": text("policy of side a"),
+        "model_version_b": text("policy of side b"),
+        "category": text("category of the prompt"),
+        "repeat_of": text("the comparison this one repeats with sides swapped", nullable=True),
+        "position": integer("seeded order within the day", low=0),
+        "seed": integer("seed of order and side"),
+    },
+    key=("comparison_id",),
+)
+
+VOTES = FrameSchema(
+    "votes",
+    {
+        "day": DAY,
+        "seq": integer("commit order in the store", low=1),
+        "vote_id": text("id of the vote"),
+        "comparison_id": text("what was judged"),
+        "prompt_id": text("its prompt"),
+        "annotator_id": text("pseudonym of who judged"),
+        "annotator_kind": text("human, simulated or machine", values=tuple(AnnotatorKind)),
+        "choice": text("a, b, tie, both_bad or skip", values=tuple(Choice)),
+        "strength": integer("1 slight to 4 strong, with choice a or b only", nullable=True, low=1, high=4),
+        "repeat_of": text("the comparison this one repeats", nullable=True),
+        "voted_at": time("when the annotator judged"),
+        "received_at": time("when the store committed it"),
+    },
+    key=("vote_id",),
+)
+
+PREFERENCE_PAIRS = FrameSchema(
+    "preference_pairs",
+    {
+        "day": DAY,
+        "comparison_id": text("the comparison it came from"),
+        "prompt_id": text("its prompt; the group of the split"),
+        "prompt": text("text of the prompt"),
+        "chosen": text("completion preferred by the majority"),
+        "rejected": text("the other completion"),
+        "margin": number("mean signed strength of the majority, 0 to 1", **PROBABILITY),
+        "agreement": number("share of non-tie votes on the majority's side, 0.5 to 1", **PROBABILITY),
+        "n_votes": integer("votes that chose a or b", low=1),
+        "chosen_side": text("which side was chosen as shown", values=("a", "b")),
+        "annotator_kind": text("kind of annotators, `mixed` where both judged"),
+        "category": text("category of the prompt"),
+        "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
+        "max_seq": integer("highest vote seq it rests on", low=1),
+    },
+    key=("comparison_id",),
+)
+
+PREDICTIONS = FrameSchema(
+    "predictions",
+    {
+        "day": DAY,
+        "comparison_id": text("what was predicted"),
+        "reward_model": text("name@version"),
+        "calibrator": text("calibrator version of that reward model"),
+        "data_hash": text("hash of the pairs the reward model was fitted on"),
+        "features_hash": text("hash of the texts as scored"),
+        "score_a": number("reward of side a"),
+        "score_b": number("reward of side b"),
+        "p_raw": number("P(a preferred) by the reward model", **PROBABILITY),
+        "p_calibrated": number("P(a preferred) after calibration", **PROBABILITY),
+        "predicted_at": time("when it was written, before any vote"),
+    },
+    key=("comparison_id", "reward_model"),
+)
+
+REFLECTIONS = FrameSchema(
+    "reflection_log",
+    {
+        **PREDICTIONS.columns,
+        "seq": integer("seq of the vote it is set beside; missing while nobody voted", nullable=True),
+        "vote_id": text("the vote", nullable=True),
+        "annotator_id": text("who judged", nullable=True),
+        "annotator_kind": text("kind of annotator", nullable=True),
+        "choice": text("the vote's choice", nullable=True),
+        "strength": integer("the vote's strength", nullable=True),
+        "voted_at": time("when the annotator judged", nullable=True),
+        "is_error": flag("prediction and vote disagree; missing for ties and unvoted rows", nullable=True),
+    },
+    key=("comparison_id", "reward_model", "vote_id"),
+)
+
+DRIFT_REPORTS = FrameSchema(
+    "drift_report",
+    {
+        "day": DAY,
+        "space": text("errors, calibration, prompt_length, completion_length, confidence, embeddings, overall"),
+        "detector": text("detector or test"),
+        "model_version": text("reward model the stream belongs to; `none` before the first"),
+        "verdict": text("insufficient, stable, warning or drift", values=tuple(Verdict)),
+        "statistic": number("value of the detector's or test's statistic", nullable=True),
+        "threshold": number("what it is compared with", nullable=True),
+        "p_value": number("where the test has one", nullable=True),
+        "n_reference": integer("rows of the reference window", low=0),
+        "n_current": integer("rows of the current window", low=0),
+        "evidence": json_text("what a reader needs to check the verdict"),
+    },
+    key=("day", "space", "detector"),
+)
+
+RETRAINING_SET = FrameSchema(
+    "retraining_set",
+    {
+        "comparison_id": text("the comparison it came from"),
+        "prompt_id": text("its prompt"),
+        "prompt": text("text of the prompt"),
+        "chosen": text("preferred completion"),
+        "rejected": text("the other completion"),
+        "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
+        "weight": number("sampling weight: votes before a detected change count less", low=0.0),
+        "information": number("value it was ranked by"),
+        "reason": text("why this row is in"),
+        "split": text("never an evaluation split", values=("train", "calib", "test")),
+        "day": DAY,
+    },
+    key=("comparison_id",),
+)
+
+SCHEMAS: dict[str, FrameSchema] = {
+    s.name: s
+    for s in (
+        PROMPTS, COMPLETIONS, COMPARISONS, VOTES, PREFERENCE_PAIRS, PREDICTIONS, REFLECTIONS, DRIFT_REPORTS, RETRAINING_SET,
+    )
+}  # fmt: skip
+
+
+def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
+    """A new frame with the schema's columns in order and in their dtypes.
+
+    Raises FrameError naming column, first bad row and cure: for a missing or unknown column, a missing value where
+    none may be, a value that does not convert, is not among the allowed ones or is out of range, invalid JSON, a
+    duplicate key. Never edits `frame`; its index is dropped.
+    """
+    missing = [c for c in schema.columns if c not in frame.columns]
+    unknown = [c for c in frame.columns if c not in schema.columns]
+    if missing or unknown:
+        raise FrameError(f"{schema.name}: missing columns {missing}, unknown columns {unknown}. Expected: {list(schema.columns)}.")
+    checked = pd.DataFrame({name: _column(frame[name].reset_index(drop=True), name, schema) for name in schema.columns})
+    if schema.key and not checked.empty:
+        duplicate = checked.duplicated(list(schema.key))
+        if duplicate.any():
+            row = int(duplicate.to_numpy().argmax())
+            raise FrameError(
+                f"{schema.name}: {int(duplicate.sum())} duplicate keys; row {row} repeats {dict(checked.loc[row, list(schema.key)])}. "
+                f"Drop duplicates of {list(schema.key)} first."
+            )
+    return checked
+
+
+def frame_hash(frame: pd.DataFrame) -> str:
+    """Content hash of a frame: rows, order and columns, not the index."""
+    return content_hash(list(frame.columns), pd.util.hash_pandas_object(frame, index=False).tolist())
+
+
+def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
+    """All rows of `frames`, typed; the empty frame of `schema` if there are none."""
+    parts = [f for f in frames if not f.empty]
+    return check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty()
+
+
+def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
+    column = schema.columns[name]
+
+    def refuse(bad: pd.Series, what: str, cure: str) -> None:
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            shown = repr(series.iloc[row])[:80]
+            raise FrameError(f"{schema.name}.{name}: {what} in {int(bad.sum())} rows, first row {row} ({shown}). {cure}")
+
+    if not column.nullable:
+        refuse(series.isna(), "missing value", "The column may not be empty.")
+    try:
+        typed = series.astype(object).where(series.notna(), None).astype(column.dtype) if column.kind in ("text", "json") else (
+            pd.to_datetime(series, utc=True).astype(column.dtype) if column.kind == "time" else series.astype(column.dtype)
+        )  # fmt: skip
+    except (ValueError, TypeError, OverflowError) as cause:
+        raise FrameError(f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). {column.description}.") from cause
+    present = typed.dropna()
+    if column.values is not None:
+        refuse(typed.notna() & ~typed.isin(column.values), "value not allowed", f"Allowed: {', '.join(column.values)}.")
+    if column.kind == "float" and len(present):
+        refuse(typed.notna() & typed.isin([float("inf"), float("-inf")]), "infinite value", "Numbers must be finite.")
+    if column.low is not None:
+        refuse((typed < column.low).fillna(False), f"value below {column.low}", column.description)
+    if column.high is not None:
+        refuse((typed > column.high).fillna(False), f"value above {column.high}", column.description)
+    if column.kind == "json":
+        refuse(typed.map(_is_broken_json), "invalid JSON", "Write it with json.dumps.")
+    return typed
+
+
+def _is_broken_json(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        json.loads(value)
+    except ValueError:
+        return True
+    return False
