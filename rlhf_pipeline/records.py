@@ -219,6 +219,19 @@ class TriggerDecision(Record):
     run_id: str | None = None
 
 
+class TriggerEvidence(Record):
+    """All a trigger rule may look at, read in the transaction that stores its decision."""
+
+    champion: str | None = Field(description="label of the champion reward model")
+    open_events: tuple[DriftEvent, ...] = Field(description="not yet claimed by a decision")
+    held_events: tuple[DriftEvent, ...] = Field(description="claimed by earlier hold decisions since the last fire")
+    last_fired_at: datetime | None
+    n_new_votes: int = Field(description="votes with a seq above that of the last fire (all votes if none)")
+    max_seq: int
+    n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
+    now: datetime
+
+
 class Evaluation(Record):
     """A candidate policy against the champion on the frozen prompt set, judged by the reward model."""
 
