@@ -48,6 +48,7 @@ class Settings(BaseModel):
     prompts_file: Path | None = Field(default=None, description="JSONL, CSV or Parquet of prompts for the dataset generator")
     database_url: str | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
     mlflow_url: str | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
+    mlflow_ui: str = Field(default="http://127.0.0.1:5000", description="Address of MLflow's UI, for links from Dagster")
     frames_url: str | None = Field(default=None, description="fsspec URL of the frames; empty = a folder under home")
     votes_per_request: int = Field(default=50, ge=1, description="New votes of a day after which its feedback run is requested")
     quiet_minutes: float = Field(default=15, ge=0, description="Minutes without a new vote after which it is requested anyway")

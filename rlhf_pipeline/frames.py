@@ -191,7 +191,7 @@ PREFERENCE_PAIRS = FrameSchema(
         "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
         "max_seq": integer("highest vote seq it rests on", low=1),
     },
-    key=("comparison_id",),
+    key=("day", "comparison_id"),
 )
 
 PREDICTIONS = FrameSchema(

@@ -248,6 +248,9 @@ class Evaluation(Record):
     checkable_champion: Interval | None
     mean_length_candidate: float = Field(description="characters")
     mean_length_champion: float
+    checkable_difference: Interval | None = Field(default=None, description="candidate minus champion, paired by prompt")
+    expected_win_rate: Interval | None = Field(default=None, description="mean calibrated P(candidate preferred) by a person")
+    samples_hash: str | None = Field(default=None, description="hash of the completions it was judged on")
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property

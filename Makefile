@@ -1,0 +1,56 @@
+# One file to know: `make` alone explains itself.
+SHELL := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+RLHF_HOME ?= var
+BIN := .venv/bin
+READY := .venv/.ready
+export RLHF_HOME
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed. Install Python 3.11, or name yours: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	echo "making .venv and installing (a few minutes the first time)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 || { echo "torch 2.13.0 could not be installed; see 'CPU builds of torch' in README.md"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev]'
+	touch $(READY)
+
+.env: ## write .env, so that a bare `dagster dev` finds the same home
+	@home=$$(realpath -m "$(RLHF_HOME)")
+	printf 'RLHF_HOME=%s\nDAGSTER_HOME=%s/dagster\nDO_NOT_TRACK=1\nMLFLOW_DISABLE_TELEMETRY=true\n' "$$home" "$$home" > .env
+
+install: $(READY) .env ## make .venv with everything the project needs
+
+demo: install ## run the whole loop for several simulated days; again = further days
+	@$(BIN)/rlhf demo
+
+demo-clean: ## delete all state of the demo (RLHF_HOME)
+	@rm -rf "$(RLHF_HOME)"
+	echo "$(RLHF_HOME) deleted; .venv kept"
+
+test: install ## every test
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+lint: install ## ruff and mypy
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test ## ruff + mypy + every test
+
+dev: install ## Dagster's web server and daemon and MLflow's UI on loopback
+	@$(BIN)/rlhf dev
+
+graph: install ## draw docs/graph.svg from the real definitions
+	@$(BIN)/python docs/draw_graph.py
+
+bench: install ## every benchmark, one table each
+	@for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script"; done
+
+.PHONY: help install demo demo-clean test lint check dev graph bench .env

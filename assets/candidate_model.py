@@ -1,0 +1,65 @@
+"""The candidate model: the champion policy trained on the retraining set."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+from pydantic import Field
+
+from assets.delivery import deliver, standing, tracked, value_hash
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.evaluation.plots import loss_curve
+from rlhf_pipeline.registry import CANDIDATE, Registry
+from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
+
+
+class CandidateConfig(StrategyParams, dg.Config):
+    """Which strategy, with which parameters."""
+
+    strategy: str = Field(default="dpo", description=f"How the candidate is trained: {', '.join(sorted(STRATEGIES))}")
+
+
+@dg.asset(**standing("candidate_model", "improve", "torch", "trl", "mlflow"), pool="training")
+def candidate_model(
+    context: dg.AssetExecutionContext,
+    config: CandidateConfig,
+    retraining_set: pd.DataFrame,
+    settings: dg.ResourceParam[Settings],
+    champions: dg.ResourceParam[Champions],
+    registry: dg.ResourceParam[Registry],
+    progress: dg.ResourceParam[Any],
+) -> Iterator[Any]:
+    """DPO or best-of-n SFT from the champion, with checkpoints: a killed training goes on where it was, and ends with the same weights."""
+    parent = champions.policy()
+    params = StrategyParams(**config.model_dump(include=set(StrategyParams.model_fields)))
+    # Named by content: the same data and parent resume the same training, whichever run does it.
+    out = settings.models / "candidates" / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
+    report = train_candidate(
+        config.strategy, champions.policy_folder(parent), retraining_set, out, params, progress=progress("candidate_model")
+    )
+    metrics = {"n_pairs": report.n_pairs, "n_steps": report.n_steps, "seconds": report.seconds, **report.metrics}
+    with tracked(context, registry) as run:
+        version = registry.register(
+            "policy",
+            out / "model",
+            run=run,
+            metrics=metrics,
+            params={"strategy": config.strategy, **report.params},
+            parent=parent.label,
+            data_hash=report.data_hash,
+            data_seq=None,
+        )
+        registry.set_alias("policy", CANDIDATE, version.version)
+        resumed = f", resumed from step {report.resumed_from}" if report.resumed_from else ""
+        yield from deliver(
+            context,
+            registry,
+            version,
+            run=run,
+            metrics=metrics,
+            headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} pairs, {report.n_steps} steps{resumed}",
+            figures={"loss_curve": loss_curve(report.loss_curve, title=f"Loss of {version.label}", others=report.curves)},
+            texts={"report.json": report.model_dump_json(indent=1)},
+        )

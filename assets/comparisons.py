@@ -1,0 +1,78 @@
+"""Comparisons of a day: pairs of completions, published to the store together with the champion's prediction."""
+
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.delivery import daily, deliver
+from rlhf_pipeline.champions import Champions, Judge
+from rlhf_pipeline.comparisons import PairingParams, pair_completions
+from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, concat
+from rlhf_pipeline.reflection import predict
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+
+DAYS_OF_REPEATS = 3  # a repeat shows a pair again that was first shown at most this many days ago
+
+
+class ComparisonsConfig(PairingParams, dg.Config):
+    """Pairs per prompt, share of repeats, seed of order and side."""
+
+
+@dg.asset(**daily("comparisons", "generate", "parquet", "sqlite"))
+def comparisons(
+    context: dg.AssetExecutionContext,
+    config: ComparisonsConfig,
+    prompts: pd.DataFrame,
+    completions: pd.DataFrame,
+    champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+    clock: dg.ResourceParam[Callable[[str], datetime]],
+) -> Iterator[Any]:
+    """What people judge. The champion reward model's prediction is written in the same transaction, before any vote can exist."""
+    days = [
+        pair_completions(
+            prompts[prompts["day"] == day],
+            completions[completions["day"] == day],
+            config,
+            day=day,
+            earlier=store.comparisons.for_days(_days_before(day)),
+        )
+        for day in context.partition_keys
+    ]
+    frame = concat(days, COMPARISONS)
+    judge = champions.judge()
+    predictions = [_predicted(judge, frame[frame["day"] == day], clock(day)) for day in context.partition_keys] if judge else []
+    published = store.comparisons.publish(
+        frame, concat(predictions, PREDICTIONS) if judge else None, published_at=clock(context.partition_keys[-1])
+    )
+    repeats = int(frame["repeat_of"].notna().sum())
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": published.n_new, "n_predictions": published.n_predictions},
+        headline=f"{len(frame)} comparisons ({repeats} repeats), {published.n_predictions} predicted by {judge.label if judge else 'nobody yet'}",
+        rows=frame[["prompt", "completion_a", "completion_b"]],
+    )
+
+
+def _predicted(judge: Judge, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:
+    return predict(
+        comparisons,
+        judge.reward_model,
+        judge.calibrator,
+        reward_model_label=judge.label,
+        calibrator_version=judge.calibrator_version,
+        data_hash=judge.version.data_hash or "",
+        predicted_at=at,
+    )
+
+
+def _days_before(day: str) -> list[str]:
+    start = date.fromisoformat(day)
+    return [(start - timedelta(days=n)).isoformat() for n in range(1, DAYS_OF_REPEATS + 1)]

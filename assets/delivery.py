@@ -1,0 +1,152 @@
+"""How every stage hands over what it made: checked, described, tracked. Knows Dagster and MLflow runs; knows no stage."""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.partitions import DAYS
+from rlhf_pipeline.errors import ExpectationFailed
+from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
+from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
+from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.registry import Registry, Run
+
+OWNERS = ["team:rlhf"]
+PREVIEW_ROWS = 5
+PREVIEW_WIDTH = 80
+
+
+def daily(name: str, group: str, *kinds: str) -> dict[str, Any]:
+    """Arguments of `@dg.asset` for a stage with one frame a day; a range of days is one run."""
+    return _described(name, group, kinds) | {"partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run()}
+
+
+def standing(name: str, group: str, *kinds: str) -> dict[str, Any]:
+    """Arguments of `@dg.asset` for a stage that is made of all days at once."""
+    return _described(name, group, kinds)
+
+
+def _described(name: str, group: str, kinds: Sequence[str]) -> dict[str, Any]:
+    schema = SCHEMAS.get(name)
+    checks = [dg.AssetCheckSpec("schema", asset=name, blocking=True, description="Columns, types, keys, allowed values and ranges.")]
+    checks.append(dg.AssetCheckSpec("distribution", asset=name, description="What is usual; a failure warns and stops nothing."))
+    return {
+        "name": name,
+        "group_name": group,
+        "owners": OWNERS,
+        "kinds": {"python", *kinds},
+        "code_version": "1",
+        "check_specs": checks,
+        "metadata": {"dagster/column_schema": column_schema(schema)} if schema else {},
+    }
+
+
+def column_schema(schema: FrameSchema) -> dg.TableSchema:
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(name, type=c.kind, description=c.description, constraints=dg.TableColumnConstraints(nullable=c.nullable))
+            for name, c in schema.columns.items()
+        ]
+    )
+
+
+def deliver(
+    context: dg.AssetExecutionContext,
+    registry: Registry,
+    value: pd.DataFrame | Record,
+    *,
+    metrics: Mapping[str, float | int | None],
+    headline: str,
+    rows: pd.DataFrame | None = None,
+    figures: Mapping[str, bytes] | None = None,
+    texts: Mapping[str, str] | None = None,
+    checks: Sequence[Outcome] = (),
+    usual: Sequence[Expectation] = (),
+    run: Run | None = None,
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+    """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place."""
+    name = context.asset_key.to_user_string()
+    outcomes = [*checks]
+    if isinstance(value, pd.DataFrame):
+        outcomes += validate(value, suite_for(SCHEMAS[name], extra=usual), name)
+    yield from _check_results(outcomes)
+    failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
+    if failed:
+        raise ExpectationFailed(f"{name}: {'; '.join(o.message for o in failed)} Nothing was written; mend the cause and run again.")
+    numbers = {key: float(number) for key, number in metrics.items() if number is not None}
+    if run is None:
+        with tracked(context, registry, value) as run:
+            _log(run, numbers, figures or {}, texts or {})
+    else:
+        _log(run, numbers, figures or {}, texts or {})
+    data_hash = value_hash(value)
+    yield dg.MaterializeResult(
+        value=value,
+        metadata=_metadata(value, numbers, headline, rows, figures or {})
+        | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
+        data_version=None if context.has_partition_key or context.has_partition_key_range else dg.DataVersion(data_hash[:20]),
+    )
+
+
+def tracked(context: dg.AssetExecutionContext, registry: Registry, value: pd.DataFrame | Record | None = None) -> Any:
+    """The MLflow run of this materialisation; a retried asset finds its own again."""
+    name = context.asset_key.to_user_string()
+    days = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+    partition = "-" if not days else days[0] if len(days) == 1 else f"{days[0]}...{days[-1]}"
+    tags = {"dagster.run_id": context.run_id, "dagster.asset": name, "dagster.partition": partition, "dagster.job": context.job_name}
+    if value is not None:
+        tags["data_hash"] = value_hash(value)
+    return registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=f"{context.run_id}:{name}:{partition}")
+
+
+def value_hash(value: pd.DataFrame | Record) -> str:
+    return frame_hash(value) if isinstance(value, pd.DataFrame) else content_hash(value.model_dump(mode="json"))
+
+
+def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]:
+    for check, blocking in (("schema", True), ("distribution", False)):
+        mine = [o for o in outcomes if o.expectation.blocking is blocking]
+        failed = [o for o in mine if not o.passed]
+        yield dg.AssetCheckResult(
+            check_name=check,
+            passed=not failed,
+            severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
+            description="; ".join(o.message for o in failed) or f"{len(mine)} expectations met",
+            metadata={"expectations": len(mine), "failed": [o.message for o in failed]},
+        )
+
+
+def _log(run: Run, numbers: Mapping[str, float], figures: Mapping[str, bytes], texts: Mapping[str, str]) -> None:
+    run.log_metrics(dict(numbers))
+    for name, png in figures.items():
+        run.log_figure(png, f"{name}.png")
+    for path, text in texts.items():
+        run.log_text(text, path)
+
+
+def _metadata(
+    value: pd.DataFrame | Record, numbers: Mapping[str, float], headline: str, rows: pd.DataFrame | None, figures: Mapping[str, bytes]
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"headline": headline, **numbers}
+    shown = value if isinstance(value, pd.DataFrame) and rows is None else rows
+    if isinstance(value, pd.DataFrame):
+        metadata["dagster/row_count"] = len(value)
+        metadata["dagster/column_schema"] = column_schema(SCHEMAS[str(value.attrs["schema"])]) if "schema" in value.attrs else None
+    if isinstance(value, Record):
+        metadata["record"] = dg.MetadataValue.json(value.model_dump(mode="json"))
+    if shown is not None:
+        metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
+    for name, png in figures.items():
+        metadata[name] = dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    return {key: item for key, item in metadata.items() if item is not None}
+
+
+def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:
+    """The first rows, cells cut to a width that a browser shows, pipes and line breaks escaped."""
+    if frame.empty:
+        return "_no rows_"
+    cut = frame.head(rows).map(lambda cell: str(cell).replace("\n", "⏎ ").replace("|", "\\|")[:PREVIEW_WIDTH])
+    return str(cut.to_markdown(index=False))

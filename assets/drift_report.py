@@ -1,0 +1,136 @@
+"""The drift report of a day: has the world moved away from the champion reward model?"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.delivery import daily, deliver
+from rlhf_pipeline.calibration import evidently_calibration_report
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.reference import Window, current_window
+from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
+from rlhf_pipeline.drift.report import drift_report as report_of
+from rlhf_pipeline.drift.stream import ScanResult, scan
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.frames import DRIFT_REPORTS, concat
+from rlhf_pipeline.reflection import judged_predictions
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import noise_ceiling
+
+
+class DriftConfig(DriftParams, dg.Config):
+    """Detectors, windows and how many must agree."""
+
+
+@dg.asset(**daily("drift_report", "watch", "frouros", "evidently"))
+def drift_report(
+    context: dg.AssetExecutionContext,
+    config: DriftConfig,
+    reflection_log: pd.DataFrame,
+    votes: pd.DataFrame,
+    champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """DDM, ADWIN and HDDM-A over the errors in vote order; lengths, confidence and embeddings against the reference; calibration tests.
+
+    What the detectors and the calibration tests find goes into the store as events, for the retraining sensor.
+    """
+    days = list(context.partition_keys)
+    scans = {label: _scan(store, label, config) for label in sorted(reflection_log["reward_model"].unique())}
+    reports, texts = [], {}
+    for day in days:
+        report, evidently = _report(day, reflection_log[reflection_log["day"] == day], scans, champions, store, config)
+        reports.append(report)
+        texts |= {f"{name}_{day}.json": json.dumps(content) for name, content in evidently.items()}
+    frame = concat(reports, DRIFT_REPORTS)
+    last = overall_verdict(reports[-1])
+    current = champions.judge()
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        metrics={"n_drift": int((frame["verdict"] == "drift").sum()), "n_warning": int((frame["verdict"] == "warning").sum())},
+        headline=f"{last}: {_reasons(reports[-1])}",
+        rows=frame[["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_current"]],
+        figures={"drift_timeline": _timeline(store, current.label, votes, scans)} if current and current.label in scans else {},
+        texts=texts,
+    )
+
+
+def _scan(store: Store, label: str, config: DriftConfig) -> ScanResult:
+    """Every detector reads what it has not read; events and states are stored together."""
+    states = store.detectors.states(label)
+    found = scan(store.detectors.errors_after(label), states, model_version=label, params=config)
+    store.detectors.record_scan(found.events, label, found.states)
+    return found
+
+
+def _report(
+    day: str, rows: pd.DataFrame, scans: dict[str, ScanResult], champions: Champions, store: Store, config: DriftConfig
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The day's rows against the reference of the model that predicted most of them."""
+    judged = rows[rows["is_error"].notna()]
+    label = str(judged["reward_model"].mode().iloc[0]) if len(judged) else None
+    if label is None:
+        return report_of(day, model_version=None, reference=None, current=None, params=config), {}
+    mine = rows[rows["reward_model"] == label]
+    judge = champions.judge(champions.version(label))
+    reference = champions.reference_window(label)
+    comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
+    current = current_window(mine, comparisons, model_version=label, embed=judge.embed if judge else None)
+    tests, calibration_json = _calibration_tests(mine)
+    events = calibration_events(mine, tests, model_version=label)
+    store.events.add(events)
+    report = report_of(
+        day,
+        model_version=label,
+        reference=reference,
+        current=current,
+        events=[*store.events.for_model(label)],
+        warnings=scans[label].warnings,
+        calibration_tests=tests,
+        last_seq=int(judged["seq"].max()),
+        params=config,
+    )
+    return report, {"calibration": calibration_json, "data_drift": _data_drift(reference, current, config)}
+
+
+def _calibration_tests(rows: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        result = evidently_calibration_report(judged_predictions(rows))
+    except NotEnoughData as few:
+        return [], {"insufficient": str(few)}
+    return list(result.tests), result.json
+
+
+def _data_drift(reference: Window | None, current: Window, config: DriftConfig) -> dict[str, Any]:
+    if reference is None:
+        return {"insufficient": "the model has no reference window"}
+    try:
+        return data_drift_report(reference, current, config).json
+    except NotEnoughData as few:
+        return {"insufficient": str(few)}
+
+
+def _timeline(store: Store, label: str, votes: pd.DataFrame, scans: dict[str, ScanResult]) -> bytes:
+    return drift_timeline(
+        store.detectors.errors_after(label),
+        store.events.for_model(label),
+        scans[label].warnings,
+        noise_ceiling=noise_ceiling(votes),
+        title=f"Errors of {label} in vote order",
+    )
+
+
+def _reasons(report: pd.DataFrame) -> str:
+    overall = report[report["space"] == "overall"].iloc[0]
+    evidence = json.loads(overall["evidence"])
+    said, suspects = evidence.get("says_drift", []), evidence.get("suspects", [])
+    return ", ".join(said or suspects) or f"{overall['n_current']} judged votes"

@@ -1,0 +1,62 @@
+"""The evaluation: candidate against champion on frozen prompts, judged by the reward model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets.delivery import deliver, standing
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
+from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.registry import Registry
+
+
+class EvaluationConfig(EvaluationParams, dg.Config):
+    """How both policies are sampled."""
+
+
+@dg.asset(**standing("evaluation", "improve", "mlflow"))
+def evaluation(
+    context: dg.AssetExecutionContext,
+    config: EvaluationConfig,
+    candidate_model: ModelVersion,
+    reward_model: ModelVersion,
+    calibration: CalibrationReport,
+    champions: dg.ResourceParam[Champions],
+    registry: dg.ResourceParam[Registry],
+    progress: dg.ResourceParam[Any],
+) -> Iterator[Any]:
+    """Win rate and mean reward with intervals, KL, checkable answers, mean length, on prompts no policy is trained on."""
+    champion, judge = champions.policy(), champions.judge(reward_model)
+    assert judge is not None  # a version was given
+    result, samples = evaluate(
+        champions.load_policy(candidate_model),
+        champions.load_policy(champion),
+        frozen_prompts(),
+        judge.reward_model,
+        config,
+        candidate_label=candidate_model.label,
+        champion_label=champion.label,
+        reward_model_label=f"{judge.label}, {calibration.method}",
+        calibrator=judge.calibrator,
+        progress=progress("evaluation"),
+    )
+    yield from deliver(
+        context,
+        registry,
+        result,
+        metrics={
+            "win_rate": result.win_rate.value,
+            "win_rate_low": result.win_rate.low,
+            "mean_reward_candidate": result.mean_reward_candidate.value,
+            "mean_reward_champion": result.mean_reward_champion.value,
+            "kl": result.kl.value,
+            "checkable_candidate": result.checkable_candidate.value if result.checkable_candidate else None,
+            "checkable_champion": result.checkable_champion.value if result.checkable_champion else None,
+            "length_ratio": result.length_ratio,
+        },
+        headline=f"win rate {result.win_rate} on {result.n_prompts} prompts, KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
+        rows=samples[["prompt", "completion_candidate", "completion_champion"]],
+        texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},
+    )

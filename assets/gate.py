@@ -1,0 +1,54 @@
+"""The gate: a candidate replaces the champion only when it is measurably better."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.delivery import deliver, standing
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.evaluation import GateParams
+from rlhf_pipeline.evaluation import gate as decide
+from rlhf_pipeline.records import Evaluation, ModelVersion
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+
+GUARDED = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation")
+
+
+class GateConfig(GateParams, dg.Config):
+    """How much worse is too much."""
+
+
+@dg.asset(**standing("gate", "improve", "mlflow"))
+def gate(
+    context: dg.AssetExecutionContext,
+    config: GateConfig,
+    evaluation: Evaluation,
+    candidate_model: ModelVersion,
+    champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """Win rate, checkable answers, length and blocking checks, each with its reason; only then the alias moves. Truth of a simulation never decides."""
+    decision = decide(evaluation, config, failed_blocking_checks=_failed_checks(context.instance))
+    reasons = "; ".join(check.reason for check in decision.checks if check.passed is decision.promoted)
+    yield from deliver(
+        context,
+        registry,
+        decision,
+        metrics={"promoted": float(decision.promoted), "n_failed": sum(not check.passed for check in decision.checks)},
+        headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: {reasons}",
+        rows=pd.DataFrame([check.model_dump() for check in decision.checks]),
+    )
+    store.gates.record(decision)
+    if decision.promoted:
+        champions.promote("policy", candidate_model, reason=reasons, actor=f"run {context.run_id}")
+
+
+def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
+    """Blocking checks of the stages before whose last evaluation failed."""
+    keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED]
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    return [key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"]

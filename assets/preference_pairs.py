@@ -1,0 +1,58 @@
+"""Preference pairs of a day's votes: the majority's choice with its margin, ties dropped, agreement kept."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.delivery import daily, deliver
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs
+from rlhf_pipeline.votes import preference_pairs as build
+
+
+class PreferencePairsConfig(PairParams, dg.Config):
+    """How votes become pairs."""
+
+
+@dg.asset(**daily("preference_pairs", "feedback", "parquet"))
+def preference_pairs(
+    context: dg.AssetExecutionContext,
+    config: PreferencePairsConfig,
+    votes: pd.DataFrame,
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """Column for column TRL's preference type, with the comparison each pair came from. A tie is not a preference.
+
+    A comparison that was judged on several days is counted on each with all its votes so far; the last day's pair counts.
+    """
+    days = [_of_day(votes[votes["day"] == day], day, store, config) for day in context.partition_keys]
+    frame = concat((pairs for pairs, _ in days), PREFERENCE_PAIRS)
+    dropped = {
+        name: sum(getattr(counts, name) for _, counts in days) for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats")
+    }
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        metrics={
+            "n_pairs": len(frame),
+            **dropped,
+            "mean_agreement": frame["agreement"].mean() if len(frame) else None,
+            "mean_margin": frame["margin"].mean() if len(frame) else None,
+        },
+        headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, {dropped['n_without_majority']} without a majority",
+        rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
+    )
+
+
+def _of_day(votes: pd.DataFrame, day: str, store: Store, config: PreferencePairsConfig) -> tuple[pd.DataFrame, PairCounts]:
+    """Pairs of the comparisons judged on `day`, from all their votes up to the last one of the snapshot."""
+    judged = votes["comparison_id"].unique().tolist()
+    all_votes = store.votes.on(judged, up_to_seq=int(votes["seq"].max())) if judged else votes
+    comparisons = store.comparisons.with_ids(judged)
+    return build(all_votes, comparisons, config).assign(day=day), count_pairs(all_votes, comparisons, config)

@@ -1,0 +1,41 @@
+"""Prompts of a day: exact quotas per category from templates, a data set or free-form instructions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets.delivery import daily, deliver
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.frames import PROMPTS, concat
+from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.registry import Registry
+
+
+class PromptsConfig(PromptParams, dg.Config):
+    """How many prompts a day, of which categories and difficulties, from which source."""
+
+
+@dg.asset(**daily("prompts", "generate", "parquet"))
+def prompts(
+    context: dg.AssetExecutionContext,
+    config: PromptsConfig,
+    settings: dg.ResourceParam[Settings],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """What the policy is asked today. Prompts of the frozen evaluation set are never among them."""
+    frozen = frozen_prompt_ids(frozen_prompts())
+    frame = concat(
+        (generate(config, day=day, source_file=settings.prompts_file, exclude=frozen) for day in context.partition_keys),
+        PROMPTS,
+    )
+    per_category = frame["category"].value_counts()
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        metrics={"n_prompts": len(frame), "n_categories": len(per_category), "share_checkable": frame["reference"].notna().mean()},
+        headline=f"{len(frame)} prompts in {len(per_category)} categories",
+        rows=frame[["category", "difficulty", "text", "reference"]],
+    )

@@ -1,0 +1,58 @@
+"""The retraining set: the pairs a candidate learns from, each with the reason why it is in."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+from pydantic import Field
+
+from assets.delivery import deliver, standing
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.expectations import Expectation, Outcome
+from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.votes import latest_pairs
+
+
+class RetrainingSetConfig(SelectionParams, dg.Config):
+    """How many pairs, ranked by what, and which votes count less."""
+
+    change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+
+
+@dg.asset(**standing("retraining_set", "improve", "parquet"), deps=["comparisons"])
+def retraining_set(
+    context: dg.AssetExecutionContext,
+    config: RetrainingSetConfig,
+    preference_pairs: pd.DataFrame,
+    reflection_log: pd.DataFrame,
+    reward_model: ModelVersion,
+    calibration: CalibrationReport,
+    champions: dg.ResourceParam[Champions],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """By information: where the reward model is unsure, and where it disagreed with people. Never an evaluation split or a frozen prompt."""
+    pairs, judge, frozen = latest_pairs(preference_pairs), champions.judge(reward_model), frozen_prompt_ids(frozen_prompts())
+    assert judge is not None  # a version was given
+    scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
+    frame = select(pairs, scores, reflection_log, config, change_seq=config.change_seq, frozen_prompt_ids=frozen)
+    rule = Expectation(type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True)
+    problems = verify_retraining_set(frame, frozen, config.min_pairs)
+    checks = [Outcome(expectation=rule, passed=not problems, message=" ".join(problems) or rule.type)]
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        checks=checks,
+        metrics={
+            "n_pairs": len(frame),
+            "n_candidates": len(pairs),
+            "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
+            "mean_information": frame["information"].mean() if len(frame) else None,
+        },
+        headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full weight, calibrated by {calibration.method}",
+        rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
+    )

@@ -1,0 +1,52 @@
+"""Votes of a day: people vote at any hour, an asset is a snapshot of their day up to one seq."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.delivery import OWNERS, daily, deliver
+from assets.partitions import DAYS
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import agreement
+
+votes_inbox = dg.AssetSpec(
+    "votes_inbox",
+    group_name="feedback",
+    owners=OWNERS,
+    kinds={"sqlite"},
+    partitions_def=DAYS,
+    description="Votes as they arrive in the store, from page, API, import or simulation. The votes sensor reports each touched day here.",
+)
+
+
+class VotesConfig(dg.Config):
+    """Which moment of the store to take."""
+
+    up_to_seq: int | None = Field(default=None, ge=0, description="Highest vote seq to include; empty = all there are now")
+
+
+@dg.asset(**daily("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"])
+def votes(
+    context: dg.AssetExecutionContext, config: VotesConfig, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
+) -> Iterator[Any]:
+    """A snapshot: the same day up to the same seq gives the same rows. Superseded votes and earlier passes are left out."""
+    frame = store.votes.snapshot(list(context.partition_keys), up_to_seq=config.up_to_seq)
+    agreed = agreement(frame)
+    yield from deliver(
+        context,
+        registry,
+        frame,
+        metrics={
+            "n_votes": len(frame),
+            "n_annotators": frame["annotator_id"].nunique(),
+            "n_ties": int((frame["choice"] == "tie").sum()),
+            "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
+            "noise_ceiling": agreed.noise_ceiling.value if agreed.noise_ceiling else None,
+            "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
+        },
+        headline=f"{len(frame)} votes by {frame['annotator_id'].nunique()} annotators, agreement {agreed.raw_agreement or 'unknown: nothing overlaps'}",
+        rows=frame[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
+    )

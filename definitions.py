@@ -1,0 +1,49 @@
+"""The composition root: settings -> resources + assets + checks + jobs + sensors. Nothing else knows them all."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]  # `dagster dev -w /path/to/workspace.yaml` from anywhere
+
+import dagster as dg  # noqa: E402
+
+warnings.filterwarnings("ignore", category=dg.BetaWarning)  # backfill_policy: beta for years, and pinned here
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+
+from assets import STAGES  # noqa: E402
+from jobs.collection import collection, collection_schedule  # noqa: E402
+from jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
+from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
+from jobs.retraining import retraining  # noqa: E402
+from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
+from resources import resources_for  # noqa: E402
+from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from sensors.learning import learning_sensor  # noqa: E402
+from sensors.retraining import retraining_sensor  # noqa: E402
+from sensors.run_health import run_health_sensor  # noqa: E402
+from sensors.votes import votes_sensor  # noqa: E402
+
+
+def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
+    """Everything for one project. Sensors and schedules run by default; `sensors_running: false` stops them all."""
+    on = settings.sensors_running
+    sensor_status = dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED
+    schedule_status = dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
+    simulated = settings.annotators == "simulated"
+    schedules = [collection_schedule, close_yesterday_schedule, housekeeping_schedule, *([simulated_voting_schedule] if simulated else [])]
+    sensors = [votes_sensor, learning_sensor, retraining_sensor, run_health_sensor]
+    return dg.Definitions(
+        assets=STAGES,
+        jobs=[collection, feedback, learning, retraining, housekeeping, *([simulated_voting] if simulated else [])],
+        schedules=[schedule(schedule_status) for schedule in schedules],
+        sensors=[sensor(settings, sensor_status) for sensor in sensors],
+        resources=resources_for(settings) | overrides,
+        executor=dg.in_process_executor,
+    )
+
+
+silence_telemetry()
+defs = definitions_for(Settings.read(folder=ROOT))

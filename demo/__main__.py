@@ -1,0 +1,161 @@
+"""`python -m demo --days N`: called by `rlhf demo` with RLHF_HOME set and annotators simulated."""
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from time import monotonic
+
+from rlhf_pipeline.config import Settings, silence_telemetry
+
+silence_telemetry()
+
+import dagster as dg  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
+
+from demo import table  # noqa: E402
+from demo.loop import Loop, StageRun  # noqa: E402
+from demo.truth import policy_of, true_utility  # noqa: E402
+from rlhf_pipeline import protocols  # noqa: E402
+from rlhf_pipeline.artefacts import Artefacts  # noqa: E402
+from rlhf_pipeline.errors import ConfigurationError, PipelineError  # noqa: E402
+from rlhf_pipeline.simulation import SCENARIOS  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
+from rlhf_pipeline.votes import noise_ceiling  # noqa: E402
+from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
+
+console = Console(highlight=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="rlhf demo")
+    parser.add_argument("--days", type=int, required=True)
+    arguments = parser.parse_args()
+    settings = Settings.read()
+    started = monotonic()
+    try:
+        history = run(settings, arguments.days)
+    except PipelineError as error:
+        console.print(f"[red]{type(error).__name__}: {error}[/]")
+        return 1
+    summary(settings, history)
+    console.print(f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:")
+    console.print("  make dev           the same runs, plots, checks and models in Dagster and MLflow")
+    console.print("  make demo          further days of the same history; make demo-clean starts over")
+    console.print("  .venv/bin/rlhf models list · rlhf runs · rlhf export reflection-log")
+    return 0
+
+
+def run(settings: Settings, n_days: int) -> list[StageRun]:
+    """The next `n_days` of the history; a day that was cut short is done again."""
+    quiet()
+    os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
+    files = Artefacts(settings.frames)
+    days = next_days(settings, files, n_days)
+    console.print(f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario {settings.scenario} · state in {settings.home}")
+    with bars() as progress, dg.DagsterInstance.get() as instance:
+        # The application's own composition; only the progress goes to the terminal instead of the log.
+        from definitions import definitions_for
+
+        store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+        defs = definitions_for(settings, progress=shown(progress))
+        loop = Loop(defs, instance, store, settings.home / "demo_cursors.json", tell(progress))
+        for day in days:
+            index = (_date(day) - settings.start_day).days
+            progress.console.print(
+                f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: {SCENARIOS[settings.scenario].taste_on(index).name}"
+            )
+            loop.day(day)
+    return loop.history
+
+
+def next_days(settings: Settings, files: Artefacts, n_days: int) -> list[str]:
+    """Days after the last reported one. Raises ConfigurationError when the history has reached today."""
+    from assets.partitions import DAYS
+
+    done = files.days("drift_report")
+    known = DAYS.get_partition_keys()
+    left = [day for day in known if not done or day > done[-1]][:n_days]
+    if len(left) < n_days:
+        raise ConfigurationError(f"The simulated history has only {len(left)} days left before today. `make demo-clean` starts over.")
+    return left
+
+
+def summary(settings: Settings, history: list[StageRun]) -> None:
+    files = Artefacts(settings.frames)
+    store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    rows = day_rows(settings, files)
+    promotions = store.promotions.history(f"{settings.project}.policy")
+    changed = next((r.day for before, r in zip(rows, rows[1:], strict=False) if before.taste != r.taste), None)
+    latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
+    console.print()
+    table.stages(history, console)
+    table.calibrations(store.calibrations.log(), console)
+    table.days(rows, console)
+    table.decisions(store.decisions.all(), store.gates.all(), console)
+    table.utility_summary(rows, changed, next((r.day for r in rows if r.policy == latest), None), console)
+
+
+def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
+    scenario = SCENARIOS[settings.scenario]
+    rows = []
+    for day in files.days("drift_report"):
+        reflections, votes, report = (files.read_frame(s, day) for s in ("reflection_log", "votes", "drift_report"))
+        judged = reflections.dropna(subset=["is_error"])
+        correct = 1 - judged["is_error"].astype(float).to_numpy()
+        overall = report[report["space"] == "overall"].iloc[0]
+        rows.append(
+            table.DayRow(
+                day=day,
+                taste=scenario.taste_on((_date(day) - settings.start_day).days).name,
+                policy=policy_of(files, day),
+                judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
+                n_votes=len(votes),
+                accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist()) if len(judged) else None,
+                ceiling=noise_ceiling(votes),
+                verdict=str(overall["verdict"]),
+                utility=true_utility(files, settings, day),
+            )
+        )
+    return rows
+
+
+def bars() -> Progress:
+    columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"))
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+
+
+def shown(progress: Progress) -> Callable[[str], protocols.Progress]:
+    def progress_for(stage: str) -> protocols.Progress:
+        task = progress.add_task(stage, total=1, note="", visible=False)
+
+        def report(done: int, total: int, note: str = "") -> None:
+            progress.update(task, completed=done, total=total, note=note, visible=done < total)
+
+        return report
+
+    return progress_for
+
+
+def tell(progress: Progress) -> Callable[[StageRun], None]:
+    return lambda run: progress.console.print(f"  {run.stage:<17} {run.seconds:5.1f} s  {run.headline}")
+
+
+def quiet() -> None:
+    """Warnings and logs of Dagster go to its own event log, not between the demo's lines."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def _date(day: str):  # type: ignore[no-untyped-def]
+    from datetime import date
+
+    return date.fromisoformat(day)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

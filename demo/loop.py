@@ -1,0 +1,121 @@
+"""One simulated day through the real jobs and sensors. Knows Dagster; the stages and the truth are elsewhere."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.store import Store
+
+# Everything is in the run's own log; the terminal is for the demo's lines.
+QUIET = {"console": {"config": {"log_level": "CRITICAL"}}}
+SENSORS = ("votes", "learning", "retraining")
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What one stage did in one run."""
+
+    day: str
+    job: str
+    stage: str
+    seconds: float
+    headline: str
+    metrics: dict[str, float]
+    mlflow_url: str | None = None
+
+
+@dataclass
+class Loop:
+    """Runs jobs in process and ticks sensors as the daemon would; cursors survive in `cursors`."""
+
+    defs: dg.Definitions
+    instance: dg.DagsterInstance
+    store: Store
+    cursors: Path
+    told: Callable[[StageRun], None]
+    history: list[StageRun] = field(default_factory=list)
+
+    def day(self, day: str) -> None:
+        """Collection, voting, then every sensor until none asks for more."""
+        self.run("collection", day, partition_key=day)
+        self.run("simulated_voting", day, run_config={"ops": {"cast_simulated_votes": {"config": {"day": day}}}})
+        for sensor in SENSORS:
+            while requests := self.tick(sensor):
+                for request in requests:
+                    self.run(request.job_name or self._job_of(sensor), day, **self._arguments(request, sensor))
+
+    def run(self, job: str, day: str, **arguments: Any) -> None:
+        """One job in this process. Raises PipelineError, naming the failed stages, if it fails."""
+        arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET}
+        result = self.defs.resolve_job_def(job).execute_in_process(instance=self.instance, raise_on_error=False, **arguments)
+        for stage in stage_runs(result, job, day):
+            self.history.append(stage)
+            self.told(stage)
+        if not result.success:
+            raise PipelineError(
+                f"{job} of {day} failed: {_failures(result)}. `make dev` shows the run {result.run_id[:8]}; run the demo again to go on."
+            )
+
+    def tick(self, name: str) -> list[dg.RunRequest]:
+        """Evaluate one sensor on its cursor, as the daemon does, and return the runs it asks for."""
+        cursors = self._read_cursors()
+        sensor = self.defs.get_sensor_def(name)
+        with dg.build_sensor_context(instance=self.instance, cursor=cursors.get(name), resources={"store": self.store}) as context:
+            data = sensor.evaluate_tick(context)
+        for event in data.asset_events:
+            self.instance.report_runless_asset_event(event)
+        if data.cursor is not None:
+            self.cursors.write_text(json.dumps(cursors | {name: data.cursor}))
+        return list(data.run_requests or [])
+
+    def _arguments(self, request: dg.RunRequest, sensor: str) -> dict[str, Any]:
+        tags = dict(request.tags) | {"dagster/run_key": request.run_key or "", "dagster/sensor_name": sensor}
+        tags.pop("dagster/partition", None)
+        arguments: dict[str, Any] = {"tags": tags, "run_config": request.run_config or {}}
+        return arguments | ({"partition_key": request.partition_key} if request.partition_key else {})
+
+    def _job_of(self, sensor: str) -> str:
+        return {"votes": "feedback", "learning": "learning", "retraining": "retraining"}[sensor]
+
+    def _read_cursors(self) -> dict[str, str]:
+        return dict(json.loads(self.cursors.read_text())) if self.cursors.exists() else {}
+
+
+def stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:
+    """One row per materialised stage, with the headline and the numbers it reported."""
+    seconds = {
+        event.step_key: event.step_success_data.duration_ms / 1000
+        for event in result.all_events
+        if event.event_type_value == "STEP_SUCCESS"
+    }
+    for event in result.get_asset_materialization_events():
+        found = event.materialization.metadata
+        yield StageRun(
+            day=day,
+            job=job,
+            stage=event.materialization.asset_key.to_user_string(),
+            seconds=seconds.get(event.step_key, 0.0),
+            headline=str(found["headline"].value) if "headline" in found else "",
+            metrics={
+                k: float(v.value)
+                for k, v in found.items()
+                if isinstance(v, dg.FloatMetadataValue | dg.IntMetadataValue) and v.value is not None
+            },
+            mlflow_url=str(found["mlflow_run"].value) if "mlflow_run" in found else None,
+        )
+
+
+def _failures(result: dg.ExecuteInProcessResult) -> str:
+    failed = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    return "; ".join(f"{e.step_key}: {_root(e.step_failure_data.error)}" for e in failed) or "the run itself"
+
+
+def _root(error: Any) -> str:
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return str(error.message).strip().splitlines()[0] if error else "unknown"

@@ -1,0 +1,29 @@
+"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning: a refitted reward model."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+feedback = dg.define_asset_job(
+    "feedback",
+    selection=["votes", "preference_pairs", "reflection_log", "drift_report"],
+    description="Snapshot of a day's votes → preference pairs → reflection log → drift report.",
+    executor_def=dg.in_process_executor,
+)
+
+learning = dg.define_asset_job(
+    "learning",
+    selection=["reward_model", "calibration"],
+    description="Refit the reward model and its calibration on all preference pairs.",
+    executor_def=dg.in_process_executor,
+)
+
+
+def close_yesterday_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
+    @dg.schedule(job=feedback, cron_schedule="30 0 * * *", execution_timezone="UTC", default_status=status)
+    def close_yesterday(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+        """Yesterday's feedback at 00:30 UTC, so that a day without votes is reported too."""
+        day = (context.scheduled_execution_time.date() - timedelta(days=1)).isoformat()
+        return dg.RunRequest(run_key=f"close:{day}", partition_key=day)
+
+    return close_yesterday

@@ -1,0 +1,48 @@
+"""Simulated voting: a seeded pool votes on a day's comparisons. Exists only where the settings say annotators are simulated."""
+
+from collections.abc import Callable
+
+import dagster as dg
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.store import Store
+
+SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVote]]
+
+
+class VotingConfig(dg.Config):
+    day: str = Field(description="UTC day whose comparisons are voted on, YYYY-MM-DD")
+
+
+@dg.op(description="Casts the pool's votes through the same function as everybody's, marked as simulated.")
+def cast_simulated_votes(
+    context: dg.OpExecutionContext,
+    config: VotingConfig,
+    store: dg.ResourceParam[Store],
+    settings: dg.ResourceParam[Settings],
+    annotators: dg.ResourceParam[SimulatedVotes],
+) -> None:
+    comparisons = store.comparisons.for_days([config.day])
+    prompts = Artefacts(settings.frames).read_frame("prompts", config.day)
+    references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
+    votes = store.votes.cast_many(annotators(comparisons, references, config.day))
+    context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}.")
+
+
+@dg.job(description="Simulated annotators vote on a day's comparisons.", executor_def=dg.in_process_executor)
+def simulated_voting() -> None:
+    cast_simulated_votes()
+
+
+def simulated_voting_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
+    @dg.schedule(job=simulated_voting, cron_schedule="0 8 * * *", execution_timezone="UTC", default_status=status)
+    def simulated_voting_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+        """Simulated annotators come at 08:00 UTC, after the morning's collection."""
+        day = context.scheduled_execution_time.date().isoformat()
+        return dg.RunRequest(run_key=f"voting:{day}", run_config=dg.RunConfig(ops={"cast_simulated_votes": VotingConfig(day=day)}))
+
+    return simulated_voting_daily

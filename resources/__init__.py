@@ -1,0 +1,29 @@
+"""What the assets are handed: store, registry, champions, files, clock. Built from Settings; swapping the world is swapping these."""
+
+from typing import Any
+
+from resources.frames import FrameIOManager
+from resources.progress import logged_progress
+from resources.simulation import simulated_clock, simulated_votes
+from resources.store import open_store, store_resource
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.registry import Registry
+
+
+def resources_for(settings: Settings) -> dict[str, Any]:
+    """One dictionary for one project; simulated annotators only where the settings say so."""
+    registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
+    resources: dict[str, Any] = {
+        "io_manager": FrameIOManager(base=settings.frames),
+        "settings": settings,
+        "store": store_resource(settings),
+        "registry": registry,
+        "champions": Champions(open_store(settings), registry, settings.cache, settings.encoder),
+        "progress": logged_progress(),
+        "clock": lambda day: utc_now(),
+    }
+    if settings.annotators == "simulated":
+        resources |= {"annotators": simulated_votes(settings), "clock": simulated_clock}
+    return resources

@@ -1,0 +1,46 @@
+"""The one IO manager: assets' frames and records as files. Knows partitions and the event log; paths and formats are the library's."""
+
+import dagster as dg
+import pandas as pd
+
+from rlhf_pipeline.artefacts import RECORDS, Artefacts
+from rlhf_pipeline.errors import ArtefactError
+from rlhf_pipeline.records import Record
+
+
+class FrameIOManager(dg.ConfigurableIOManager):
+    """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with never-made days empty."""
+
+    base: str
+
+    def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record | None) -> None:
+        if obj is None:
+            return
+        stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
+        if isinstance(obj, Record):
+            context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_record(stage, obj)))})
+        elif context.has_asset_partitions:
+            self._write_days(files, stage, obj, list(context.asset_partition_keys))
+            context.add_output_metadata({"path": dg.MetadataValue.path(str(files.base / stage))})
+        else:
+            context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))})
+
+    def load_input(self, context: dg.InputContext) -> pd.DataFrame | Record:
+        stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
+        if stage in RECORDS:
+            return files.read_record(stage, RECORDS[stage])
+        if not context.has_asset_partitions:
+            return files.read_frame(stage)
+        days = list(context.asset_partition_keys)
+        if len(days) == 1:
+            return files.read_frame(stage, days[0])
+        # A day that was made and has lost its file is a loss to report, not an empty day.
+        made = context.step_context.instance.get_materialized_partitions(context.asset_key)
+        return files.read_days(stage, days, expected=frozenset(made))
+
+    def _write_days(self, files: Artefacts, stage: str, frame: pd.DataFrame, days: list[str]) -> None:
+        stray = sorted(set(frame["day"].unique()) - set(days))
+        if stray:
+            raise ArtefactError(f"{stage}: rows of {', '.join(stray)} in a run for {days[0]} … {days[-1]}. Nothing was written.")
+        for day in days:
+            files.write_frame(stage, frame[frame["day"] == day], day)

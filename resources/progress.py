@@ -1,0 +1,31 @@
+"""Progress of long work in a run's log. Knows how often a person wants to hear; knows nothing of the work."""
+
+from collections.abc import Callable
+from time import monotonic
+
+import dagster as dg
+
+from rlhf_pipeline.protocols import Progress
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def logged_progress() -> dg.ResourceDefinition:
+    """`progress("completions")` gives a Progress that writes a line at most every ten seconds."""
+
+    @dg.resource(description="Writes the progress of long stages into the run's log.")
+    def progress(context: dg.InitResourceContext) -> Callable[[str], Progress]:
+        def progress_for(stage: str) -> Progress:
+            last = monotonic()
+
+            def report(done: int, total: int, note: str = "") -> None:
+                nonlocal last
+                if context.log is not None and monotonic() - last >= SECONDS_BETWEEN_LINES:
+                    last = monotonic()
+                    context.log.info(f"{stage}: {done} of {total} {note}".rstrip())
+
+            return report
+
+        return progress_for
+
+    return progress

@@ -1,0 +1,38 @@
+"""Simulated annotators as a resource, for projects whose annotators are simulated. Truth stays in the library's simulation."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+
+import pandas as pd
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.simulation import SCENARIOS, AnnotatorPool, cast_votes
+
+SEED = 7
+N_ANNOTATORS = 12
+VOTES_PER_COMPARISON = 3
+
+SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVote]]
+
+
+def simulated_votes(settings: Settings) -> SimulatedVotes:
+    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's taste of that day."""
+    scenario, pool = SCENARIOS[settings.scenario], AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
+
+    def vote(comparisons: pd.DataFrame, references: dict[str, str | None], day: str) -> list[NewVote]:
+        taste = scenario.taste_on((date.fromisoformat(day) - settings.start_day).days)
+        return cast_votes(
+            comparisons, references, taste, pool, day=day, votes_per_comparison=VOTES_PER_COMPARISON, seed=SEED, start=_at(day, 8)
+        )
+
+    return vote
+
+
+def simulated_clock(day: str) -> datetime:
+    """A simulated day's comparisons are published in its morning, before its annotators come."""
+    return _at(day, 5)
+
+
+def _at(day: str, hour: int) -> datetime:
+    return datetime.combine(date.fromisoformat(day), time(hour), UTC)

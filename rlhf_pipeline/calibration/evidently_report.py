@@ -1,0 +1,182 @@
+"""The one Evidently adapter of calibration: our ECE, Brier and slope as its metrics and tests. Knows arrays in a frame.
+
+Evidently has no calibration metric but log loss, and its tests need a number with a known error rate: see monitoring.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypedDict
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.calibration import metrics
+from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.errors import FrameError, NotEnoughData
+
+
+class CalibrationThresholds(BaseModel):
+    """When a day's predictions count as badly calibrated. Each test is wrong about a good model at most 2.5 % of days."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slope_at_least: float = Field(
+        default=0.8, ge=0, le=1, description="Fails where even the upper end of the slope's 95 % interval is below; 1 tests perfection"
+    )
+    ece_at_most: float = Field(default=0.05, ge=0, le=0.5, description="Fails where even the lower bound (97.5 %) of the ECE is above")
+    min_rows: int = Field(default=50, ge=10, description="Fewest voted predictions to test at all")
+
+
+class CalibrationTest(TypedDict):
+    """One Evidently test as plain data."""
+
+    name: str
+    passed: bool
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True)
+class EvidentlyResult:
+    """`json` is small and for keeping; `html()` renders 3.7 MB, so only when somebody asks."""
+
+    json: dict[str, Any]
+    tests: list[CalibrationTest]
+    values: dict[str, float]
+    html: Callable[[], bytes]
+
+    @property
+    def passed(self) -> bool:
+        return all(test["passed"] for test in self.tests)
+
+
+def _slope_upper(frame: pd.DataFrame) -> float:
+    return calibration_slope(frame["p"], frame["outcome"], groups=frame["group"].to_numpy()).high
+
+
+def _slope(frame: pd.DataFrame) -> float:
+    return calibration_slope(frame["p"], frame["outcome"], groups=frame["group"].to_numpy()).value
+
+
+def _lower_bound(frame: pd.DataFrame) -> float:
+    return ece_lower_bound(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
+
+
+QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
+    "calibration_slope": _slope,
+    "calibration_slope_upper": _slope_upper,
+    "ece_lower_bound": _lower_bound,
+    "ece_debiased": lambda frame: metrics.ece_debiased(frame["p"], frame["outcome"]),
+    "ece_equal_width": lambda frame: metrics.ece_equal_width(frame["p"], frame["outcome"]),
+    "ece_equal_mass": lambda frame: metrics.ece_equal_mass(frame["p"], frame["outcome"]),
+    "brier": lambda frame: metrics.brier(frame["p"], frame["outcome"]),
+    "log_loss": lambda frame: metrics.log_loss(frame["p"], frame["outcome"]),
+}
+
+
+def evidently_calibration_report(
+    current: pd.DataFrame, reference: pd.DataFrame | None = None, thresholds: CalibrationThresholds | None = None
+) -> EvidentlyResult:
+    """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and, optionally, `group`.
+
+    Rows of one group (comparison or prompt) are taken to move together; without the column each row stands alone.
+    Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores for NaN or infinite values.
+    """
+    thresholds = thresholds or CalibrationThresholds()
+    now, before = _prepared(current, "current"), None if reference is None else _prepared(reference, "reference")
+    if len(now) < thresholds.min_rows:
+        raise NotEnoughData(f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. Wait for more votes.")
+    snapshot = _run(now, before, thresholds)
+    document = snapshot.dict()
+    return EvidentlyResult(
+        json=json.loads(snapshot.json()),
+        tests=[_plain(test, document) for test in document["tests"]],
+        values={m["config"]["quantity"]: float(m["value"]) for m in document["metrics"]},
+        html=lambda: snapshot.get_html_str(as_iframe=False).encode(),
+    )
+
+
+def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
+    missing = sorted({"p", "outcome"} - set(frame.columns))
+    if missing:
+        raise FrameError(f"The {which} calibration rows lack {missing}. They need p and outcome, and may have group.")
+    if len(frame):
+        metrics.Rows.of(frame["p"], frame["outcome"])
+    group = frame["group"].astype(str) if "group" in frame else pd.Series([str(i) for i in range(len(frame))], index=frame.index)
+    columns = {"p": frame["p"].astype("float64"), "outcome": frame["outcome"].astype("float64"), "group": group}
+    return pd.DataFrame(columns).reset_index(drop=True)
+
+
+def _run(current: pd.DataFrame, reference: pd.DataFrame | None, thresholds: CalibrationThresholds) -> Any:
+    from evidently import DataDefinition, Dataset, Report
+    from evidently.tests import gte, lte
+
+    metric = _metric()
+    tested = {
+        "calibration_slope_upper": [gte(thresholds.slope_at_least)],
+        "ece_lower_bound": [lte(thresholds.ece_at_most)],
+    }
+    definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
+    sets = [None if f is None else Dataset.from_pandas(f, data_definition=definition) for f in (current, reference)]
+    # Quantities without a test get an empty list: Evidently would otherwise invent one from the reference.
+    return Report([metric(quantity=name, tests=tested.get(name, [])) for name in QUANTITIES]).run(*sets)
+
+
+@cache
+def _metric() -> Any:
+    """The metric class. Made once: Evidently binds a calculation to it and registers both by name."""
+    from evidently.core.metric_types import SingleValueCalculation, SingleValueMetric
+
+    class CalibrationQuantity(SingleValueMetric):  # type: ignore[misc]
+        quantity: str
+
+    class CalibrationQuantityCalculation(SingleValueCalculation[CalibrationQuantity]):  # type: ignore[misc]
+        def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
+            now, before = (None if data is None else data.as_dataframe() for data in (current_data, reference_data))
+            result = self.result(QUANTITIES[self.metric.quantity](now))
+            if self.metric.quantity == "ece_equal_width":
+                result.widget = [_reliability_widget(now)]
+            return result, None if before is None else self.result(QUANTITIES[self.metric.quantity](before))
+
+        def display_name(self) -> str:
+            return str(self.metric.quantity).replace("_", " ")
+
+    return CalibrationQuantity
+
+
+def _reliability_widget(frame: pd.DataFrame) -> Any:
+    import plotly.graph_objects as go
+    from evidently.legacy.renderers.html_widgets import plotly_figure
+
+    bins = metrics.reliability_table(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
+    figure = go.Figure(
+        [
+            go.Scatter(x=[0.5, 1], y=[0.5, 1], mode="lines", name="perfect", line={"dash": "dash"}),
+            go.Scatter(
+                x=[b.mean_confidence for b in bins],
+                y=[b.accuracy for b in bins],
+                text=[f"{b.n} rows" for b in bins],
+                error_y={
+                    "type": "data",
+                    "array": [b.accuracy_high - b.accuracy for b in bins],
+                    "arrayminus": [b.accuracy - b.accuracy_low for b in bins],
+                },
+                name="predictions",
+            ),
+        ]
+    )
+    figure.update_layout(xaxis_title="stated confidence", yaxis_title="share predicted right")
+    return plotly_figure(title="Reliability", figure=figure)
+
+
+def _plain(test: dict[str, Any], document: dict[str, Any]) -> CalibrationTest:
+    metric_id = test["metric_config"]["metric_id"]
+    metric = next(m for m in document["metrics"] if m["id"] == metric_id)
+    return CalibrationTest(
+        name=metric["config"]["quantity"],
+        passed=test["status"].value == "SUCCESS",
+        value=float(metric["value"]),
+        threshold=float(test["test_config"]["threshold"]),
+    )

@@ -1,0 +1,26 @@
+"""The null calibrator: the reward model's own probabilities, kept where nothing else helps."""
+
+from typing import Any, ClassVar, Self
+
+from rlhf_pipeline.calibration.base import Floats, checked_rows
+from rlhf_pipeline.reward_model.base import preference_probability
+
+
+class NoCalibration:
+    """The logistic of the margin."""
+
+    name: ClassVar[str] = "none"
+
+    def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
+        checked_rows(margins, outcomes, weights)
+        return self
+
+    def transform(self, margins: Floats) -> Floats:
+        return preference_probability(margins)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"method": self.name}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Self:
+        return cls()

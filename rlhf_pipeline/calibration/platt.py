@@ -1,0 +1,55 @@
+"""Platt scaling made antisymmetric: an odd sigmoid step stands where Platt has an intercept."""
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from rlhf_pipeline.calibration.base import Floats, checked_rows, folded
+from rlhf_pipeline.reward_model.base import preference_probability
+
+
+class PlattScaling:
+    """logit P(a preferred) = far · m + (near - far) · scale · tanh(m / scale), `scale` the median |margin| in the fit.
+
+    Platt 1999 fits slope and intercept. An intercept would favour a side for being called a; the tanh is its odd
+    counterpart: away from 0 it adds a constant to the confidence, at 0 nothing. `near` is the slope at margin 0, `far`
+    the slope of large margins; both are at least 0, so the map never reorders pairs. Platt's smoothed targets
+    (n + 1) / (n + 2) keep it finite where all predictions are right.
+    """
+
+    name: ClassVar[str] = "platt"
+
+    def __init__(self, near: float = 1.0, far: float = 1.0, scale: float = 1.0) -> None:
+        self.near_, self.far_, self.scale_ = near, far, scale
+
+    def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
+        from scipy.optimize import minimize
+
+        m, y, w = checked_rows(margins, outcomes, weights)
+        size, right = folded(m, y)
+        self.scale_ = max(float(np.median(size)), 1e-6)
+        n_right, n_wrong = float(w @ right), float(w @ (1 - right))
+        target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
+        step = self.scale_ * np.tanh(size / self.scale_)
+        basis = np.stack([step, size - step], axis=1)
+
+        def objective(slopes: Floats) -> tuple[float, Floats]:
+            logits = basis @ slopes
+            value = w @ (np.logaddexp(0.0, logits) - target * logits) / w.sum()
+            return float(value), basis.T @ (w * (preference_probability(logits) - target)) / w.sum()
+
+        best = minimize(objective, np.array([1.0, 1.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None)])
+        self.near_, self.far_ = float(best.x[0]), float(best.x[1])
+        return self
+
+    def transform(self, margins: Floats) -> Floats:
+        m = np.asarray(margins, dtype=np.float64)
+        step = self.scale_ * np.tanh(m / self.scale_)
+        return preference_probability(self.near_ * step + self.far_ * (m - step))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"method": self.name, "near": self.near_, "far": self.far_, "scale": self.scale_}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Self:
+        return cls(float(state["near"]), float(state["far"]), float(state["scale"]))

@@ -1,0 +1,165 @@
+"""Choosing a calibrator on the calib split and judging it on the test split. Knows pairs and a reward model."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.calibration.base import Calibrator, Floats, checked_rows
+from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.calibration.methods import CALIBRATORS
+from rlhf_pipeline.calibration.metrics import calibration_metrics, log_loss, reliability_table
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
+from rlhf_pipeline.reward_model import RewardModel
+from rlhf_pipeline.reward_model.training import change_weights
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
+
+
+class CalibrationParams(BootstrapParams):
+    """How a calibrator is chosen."""
+
+    methods: list[str] = Field(default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is")
+    target: Literal["votes", "majority"] = Field(
+        default="votes",
+        description="What a probability is of: one vote for a, as every vote is later compared with, or the majority for a",
+    )
+    folds: int = Field(default=5, ge=2, le=50, description="Folds over prompts by which methods are compared")
+    min_pairs: int = Field(default=30, ge=10, description="Fewest pairs in the calib split")
+    weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
+
+
+@dataclass(frozen=True)
+class VoteRows:
+    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt; n_pairs comparisons lie behind them."""
+
+    margins: Floats
+    outcomes: Floats
+    weights: Floats
+    groups: npt.NDArray[np.int64]
+    n_pairs: int
+
+    def swapped_too(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+        """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""
+        m, y, w = self.margins[mask], self.outcomes[mask], self.weights[mask]
+        return np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w])
+
+
+def calibrate(
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    params: CalibrationParams | None = None,
+    *,
+    reward_model_label: str,
+    data_hash: str,
+    noise_ceiling: Interval | None = None,
+    change_seq: int | None = None,
+    fitted_at: datetime | None = None,
+    progress: Progress = silent,
+) -> tuple[Calibrator, CalibrationReport]:
+    """The method with the least cross-validated log loss on the calib split, or none; metrics are on the test split.
+
+    Where a change of taste is given, pairs voted before it count `weight_before_change` in both. Raises NotEnoughData
+    (too few pairs, one class, no test pairs), InvalidScores (a NaN score), ConfigurationError (unknown method).
+    """
+    params = params or CalibrationParams()
+    pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
+    calib = _rows(pairs, "calib", reward_model, params, change_seq, progress)
+    test = _rows(pairs, "test", reward_model, params, change_seq, progress)
+    if calib.n_pairs < params.min_pairs or not test.n_pairs:
+        raise NotEnoughData(
+            f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and {test.n_pairs} in the test split "
+            "(1 needed). Collect votes on more prompts or lower min_pairs."
+        )
+    checked_rows(calib.margins, calib.outcomes, calib.weights)
+    candidates = {method: _held_out_loss(method, calib, params) for method in _methods(params)}
+    method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
+    calibrator = CALIBRATORS[method]().fit(calib.margins, calib.outcomes, calib.weights)
+    return calibrator, _report(
+        calibrator,
+        test,
+        params,
+        reward_model=reward_model_label,
+        candidates=candidates,
+        noise_ceiling=noise_ceiling,
+        data_hash=data_hash,
+        n_fit=calib.n_pairs,
+        fitted_at=fitted_at or utc_now(),
+    )
+
+
+def _methods(params: CalibrationParams) -> list[str]:
+    unknown = sorted(set(params.methods) - set(CALIBRATORS))
+    if unknown:
+        raise ConfigurationError(f"Unknown calibration methods {unknown}. Known: {', '.join(CALIBRATORS)}.")
+    return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
+
+
+def _rows(
+    pairs: pd.DataFrame, split: str, reward_model: RewardModel, params: CalibrationParams, change_seq: int | None, progress: Progress
+) -> VoteRows:
+    """Rows of one split. For votes, each pair is two rows, weighted by the votes for each side."""
+    majority_only = params.target == "majority"
+    used = pairs[(pairs["split"] == split) & ((pairs["agreement"] > 0.5) | (not majority_only))].reset_index(drop=True)
+    if used.empty:
+        return VoteRows(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), 0)
+    prompts, n = used["prompt"].tolist(), len(used)
+    scores = reward_model.score([*prompts, *prompts], [*used["chosen"], *used["rejected"]], progress=progress)
+    chose_a = (used["chosen_side"] == "a").to_numpy()
+    margins = np.where(chose_a, 1.0, -1.0) * (scores[:n] - scores[n:])
+    agreement = np.ones(n) if majority_only else used["agreement"].to_numpy(dtype=np.float64)
+    votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
+    weights = votes * change_weights(used, change_seq, params.weight_before_change)
+    groups = group_index(used["prompt_id"].to_numpy(), n)
+    both = np.concatenate([weights * agreement, weights * (1 - agreement)])
+    kept = both > 0
+    return VoteRows(
+        np.concatenate([margins, margins])[kept],
+        np.concatenate([chose_a, ~chose_a]).astype(np.float64)[kept],
+        both[kept],
+        np.concatenate([groups, groups])[kept],
+        n,
+    )
+
+
+def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:
+    """Log loss on prompts the calibrator was not fitted on, each prompt held out once."""
+    n_folds = min(params.folds, len(np.unique(rows.groups)))
+    if n_folds < 2:
+        raise NotEnoughData("All pairs of the calib split are of one prompt. Collect votes on more prompts.")
+    # Numbers of groups can have gaps where weights are 0, so they are ranked before they are dealt to folds.
+    fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
+    p = np.full(len(rows.margins), np.nan)
+    for k in range(n_folds):
+        calibrator = CALIBRATORS[method]().fit(*rows.swapped_too(fold != k))
+        p[fold == k] = calibrator.transform(rows.margins[fold == k])
+    return log_loss(p, rows.outcomes, weights=rows.weights)
+
+
+def _report(calibrator: Calibrator, test: VoteRows, params: CalibrationParams, **facts: object) -> CalibrationReport:
+    def measured(by: Calibrator) -> dict[str, object]:
+        p = by.transform(test.margins)
+        shared = {"weights": test.weights, "groups": test.groups, "params": params}
+        return {
+            "metrics": calibration_metrics(p, test.outcomes, n=test.n_pairs, **shared),  # type: ignore[arg-type]
+            "bins": reliability_table(p, test.outcomes, **shared),  # type: ignore[arg-type]
+        }
+
+    raw, calibrated = measured(NoCalibration()), measured(calibrator)
+    return CalibrationReport.model_validate(
+        {
+            **facts,
+            "method": calibrator.name,
+            "params": calibrator.to_json(),
+            "raw": raw["metrics"],
+            "calibrated": calibrated["metrics"],
+            "raw_bins": raw["bins"],
+            "calibrated_bins": calibrated["bins"],
+        }
+    )

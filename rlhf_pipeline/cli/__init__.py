@@ -1,0 +1,33 @@
+"""The `rlhf` command: every stage's files and state from a terminal. Knows the whole library; nobody imports it."""
+
+import sys
+
+import typer
+
+from rlhf_pipeline.cli import demo, dev, exports, init, models, prompts, runs
+from rlhf_pipeline.config import silence_telemetry
+from rlhf_pipeline.errors import PipelineError
+
+app = typer.Typer(
+    help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, retraining.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("init")(init.init)
+app.command("demo")(demo.demo)
+app.command("dev")(dev.dev)
+app.command("runs")(runs.runs)
+app.add_typer(exports.app, name="export")
+app.add_typer(prompts.app, name="prompts")
+app.add_typer(models.app, name="models")
+
+
+def main() -> None:
+    """Errors raised on purpose are one readable line and exit code 1; anything else is a bug and shows its trace."""
+    silence_telemetry()
+    try:
+        app()
+    except PipelineError as error:
+        typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(1)

@@ -1,0 +1,23 @@
+"""`rlhf demo`: the whole loop for several simulated days, through the same jobs and sensors that a team runs."""
+
+import os
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.init import initialise
+
+
+def demo(
+    days: Annotated[int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")] = 8,
+) -> None:
+    """Run the loop for some days with simulated annotators whose taste changes; a second call continues the history."""
+    # The demo drives Dagster, which this library does not know: it runs in the application beside it.
+    workspace = Workspace.here()
+    initialise(workspace)
+    settings = workspace.settings
+    environ = os.environ | {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated"}
+    sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)

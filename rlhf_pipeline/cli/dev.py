@@ -1,0 +1,112 @@
+"""`rlhf dev`: Dagster's web server and daemon and MLflow's UI on loopback, until Ctrl-C."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.errors import ConfigurationError
+
+HOST = "127.0.0.1"
+SECONDS_TO_START = 120
+
+
+def dev(
+    dagster_port: Annotated[int, typer.Option(help="Port of Dagster's web server.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's UI.")] = 5000,
+) -> None:
+    """Start Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
+    workspace = Workspace.here()
+    initialise(workspace)
+    for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
+        if not _is_free(port):
+            raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
+    environ = _environ(workspace, mlflow_port)
+    binaries = Path(sys.executable).parent
+    servers = [
+        _start([str(binaries / "dagster"), "dev", "-w", "workspace.yaml", "-h", HOST, "-p", str(dagster_port)], environ),
+        _start(_mlflow(workspace, binaries, mlflow_port), environ),
+    ]
+    try:
+        _wait([f"http://{HOST}:{dagster_port}/server_info", f"http://{HOST}:{mlflow_port}/health"], servers)
+        typer.echo(f"\n  Dagster  http://{HOST}:{dagster_port}\n  MLflow   http://{HOST}:{mlflow_port}\n\n  Ctrl-C ends both.\n")
+        while all(server.poll() is None for server in servers):
+            time.sleep(1)
+    except KeyboardInterrupt:
+        typer.echo("stopping")
+    finally:
+        _stop(servers)
+
+
+def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
+    settings = workspace.settings
+    return os.environ | {
+        "RLHF_HOME": str(settings.home),
+        "RLHF_MLFLOW_UI": f"http://{HOST}:{mlflow_port}",
+        "DAGSTER_HOME": str(settings.home / "dagster"),
+        # Without it MLflow starts eight more processes and 1.2 GB for a job queue that nothing here uses.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+
+
+def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
+    s = workspace.settings
+    command = [str(binaries / "mlflow"), "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    artifacts = s.home / "mlflow" / "artifacts"
+    return [*command, "--backend-store-uri", s.tracking_uri, "--artifacts-destination", str(artifacts), "--serve-artifacts"]
+
+
+def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, cwd=checkout(), env=environ, start_new_session=True)
+
+
+def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends whole process groups: both servers start children of their own."""
+    for server in servers:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
+    for server in servers:
+        try:
+            server.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def _wait(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + SECONDS_TO_START
+    for url in urls:
+        while not _answers(url):
+            if any(server.poll() is not None for server in servers):
+                raise ConfigurationError("A server ended while starting; its last lines above say why.")
+            if time.monotonic() > deadline:
+                raise ConfigurationError(f"{url} did not answer within {SECONDS_TO_START} s.")
+            time.sleep(0.5)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,88 @@
+"""`rlhf export`: the loop's logs as files, under the names that its predecessors used."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.votes.training_data import training_rows
+
+app = typer.Typer(help="Write the loop's logs as files.", no_args_is_help=True)
+Out = Annotated[Path | None, typer.Option(help="File to write; default below <RLHF_HOME>/exports.")]
+
+
+@app.command("prompts")
+def prompts(out: Out = None) -> None:
+    """All prompts: generated_prompts.jsonl."""
+    _export_days("prompts", "generated_prompts.jsonl", out)
+
+
+@app.command("completions")
+def completions(out: Out = None) -> None:
+    """All completions with model, parameters, latency and tokens: raw_completions_log.jsonl."""
+    _export_days("completions", "raw_completions_log.jsonl", out)
+
+
+@app.command("training-data")
+def training_data(out: Out = None) -> None:
+    """Preference pairs as the reward model is trained on them: vote_predictor_training_data.jsonl."""
+    workspace = _workspace()
+    rows = training_rows(_all_days(workspace.files, "preference_pairs"))
+    _write_lines(rows, out or workspace.settings.exports / "vote_predictor_training_data.jsonl")
+
+
+@app.command("reflection-log")
+def reflection_log(out: Out = None) -> None:
+    """Every prediction beside its vote: meta_reflection_log.jsonl."""
+    _export_days("reflection_log", "meta_reflection_log.jsonl", out)
+
+
+@app.command("calibration-log")
+def calibration_log(out: Out = None) -> None:
+    """Every calibration, oldest first: calibration_log.json."""
+    workspace = _workspace()
+    log = [report.model_dump(mode="json") for report in workspace.store.calibrations.log()]
+    path = out or workspace.settings.exports / "calibration_log.json"
+    if not log:
+        raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(log, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    typer.echo(f"{len(log)} calibrations in {path}")
+
+
+def _workspace() -> Workspace:
+    workspace = Workspace.here()
+    workspace.require_initialised()
+    return workspace
+
+
+def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:
+    days = files.days(stage)
+    if not days:
+        raise NotEnoughData(f"No {stage} have been made yet. Materialise them in Dagster, or run `make demo`.")
+    return files.read_days(stage, days)
+
+
+def _export_days(stage: str, name: str, out: Path | None) -> None:
+    workspace = _workspace()
+    frame = _all_days(workspace.files, stage)
+    _write_lines(records(frame), out or workspace.settings.exports / name)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso", date_unit="us", force_ascii=False))
+    return rows
+
+
+def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    typer.echo(f"{len(lines)} rows in {path}")

@@ -1,0 +1,72 @@
+"""What a completion backend is. Knows requests and results; knows no model, no provider and no DataFrame."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from pydantic import Field
+
+from rlhf_pipeline.records import Record
+
+
+class CompletionRequest(Record):
+    """One completion asked for. `seed` belongs to this sample alone; no two requests of one call share `(prompt_id, sample_index)`."""
+
+    prompt_id: str
+    prompt: str
+    temperature: float = Field(ge=0, description="0 asks for the most likely completion, whatever the seed")
+    top_p: float = Field(gt=0, le=1)
+    sample_index: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**31)
+    max_tokens: int = Field(ge=1)
+
+
+class CompletionResult(Record):
+    """What became of one request: `text`, or `error` with the reason in words. JSON of it is what the cache keeps."""
+
+    text: str | None = None
+    n_prompt_tokens: int = Field(default=0, ge=0)
+    n_tokens: int = Field(default=0, ge=0)
+    latency_ms: float = Field(default=0.0, ge=0, description="wall time of the call, or this row's share of a batch")
+    finish_reason: str = Field(default="stop", description="stop, length, content_filter or error")
+    error: str | None = None
+
+    @classmethod
+    def failed(cls, error: str, *, latency_ms: float = 0.0, finish_reason: str = "error") -> "CompletionResult":
+        return cls(error=error, latency_ms=latency_ms, finish_reason=finish_reason)
+
+
+class CompletionBackend(Protocol):
+    """Something that completes prompts. To add one: a file in this folder, one class, one line in `BACKENDS`.
+
+    Attributes:
+        name: the backend's name in `BACKENDS` and in the frame's `backend` column.
+        model_version: what made the text, as `name@version` of the registry or the provider's name of the model. It
+            is part of the completion's id and of the cache key, so two different models must never share it.
+
+    A constructor stores its arguments and is cheap; models and clients are loaded at the first `complete`.
+
+    >>> class Echo:
+    ...     name, model_version = "echo", "echo-1"
+    ...     def complete(self, requests):
+    ...         for request in requests:
+    ...             yield CompletionResult(text=request.prompt, n_tokens=len(request.prompt.split()))
+    >>> request = CompletionRequest(prompt_id="p", prompt="Hi", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=8)
+    >>> [result.text for result in Echo().complete([request])]
+    ['Hi']
+    """
+
+    name: str
+    model_version: str
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        """Exactly one result per request, in the order of the requests, each as soon as it and those before it are ready.
+
+        Same request, same text, whatever else is in `requests` (as far as a provider keeps its seeds). One request
+        that cannot be completed is `CompletionResult.failed` with the reason; it does not stop the others. No secret
+        ever stands in an error or in `repr`.
+
+        Raises:
+            BackendUnavailable: nothing can be completed at all: no such model, no such address, credentials refused.
+                The message names the setting to mend.
+        """
+        ...

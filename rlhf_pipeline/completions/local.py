@@ -1,0 +1,70 @@
+"""The backend for any transformers causal LM, by folder or hub id. Knows the policy; knows no frame and no cache."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
+from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
+from rlhf_pipeline.policy.loading import Generated, Policy, load_policy
+
+
+class LocalBackend:
+    """Completes on this machine, offline, in batches; every request has its own seed, so a batch of one equals a batch of eight."""
+
+    name = "local"
+
+    def __init__(self, name_or_folder: str | Path, model_version: str) -> None:
+        self.name_or_folder = name_or_folder
+        self.model_version = model_version
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        policy = self._policy
+        # One call of the policy has one limit of tokens.
+        for max_tokens, same in groupby(requests, key=lambda r: r.max_tokens):
+            yield from _complete(policy, list(same), max_tokens)
+
+    @cached_property
+    def _policy(self) -> Policy:
+        try:
+            return load_policy(self.name_or_folder)
+        except ModelNotFound as cause:
+            raise BackendUnavailable(f"The local backend has no policy to complete with: {cause}") from cause
+
+
+def _complete(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int) -> Iterator[CompletionResult]:
+    room = policy.context_length - max_tokens
+    lengths = [policy.count_prompt_tokens(r.prompt) for r in requests]
+    # A prompt that does not fit must not take its batch along.
+    fitting = [r for r, length in zip(requests, lengths, strict=True) if length <= room]
+    started = time.perf_counter()
+    made = iter(_generate(policy, fitting, max_tokens) if fitting else [])
+    share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
+    for length in lengths:
+        if length > room:
+            yield CompletionResult.failed(
+                f"The prompt has {length} tokens; with {max_tokens} new ones that is more than the {policy.context_length} of "
+                f"{policy.name}. Shorten the prompt or lower max_new_tokens."
+            )
+            continue
+        one = next(made)
+        yield CompletionResult(
+            text=one.text,
+            n_prompt_tokens=one.n_prompt_tokens,
+            n_tokens=one.n_tokens,
+            latency_ms=share,
+            finish_reason=one.finish_reason,
+        )
+
+
+def _generate(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int) -> list[Generated]:
+    return policy.generate(
+        [r.prompt for r in requests],
+        temperature=[r.temperature for r in requests],
+        top_p=[r.top_p for r in requests],
+        seeds=[r.seed for r in requests],
+        max_new_tokens=max_tokens,
+        batch_size=len(requests),
+    )

@@ -1,0 +1,179 @@
+"""The two windows that drift compares: a champion's reference, frozen with it, and a day's. Knows frames and folders, no test."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.drift.base import Floats
+from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
+
+# prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from its cache.
+Embed = Callable[[Sequence[str], Sequence[str]], Floats]
+
+COLUMNS = {
+    "comparison_id": "str",
+    "prompt_id": "str",
+    "prompt_length": "int64",
+    "completion_length": "int64",
+    "p": "float64",
+    "error": "float64",
+    "n_votes": "int64",
+    "embedding_row": "int64",
+}
+MAX_EMBEDDINGS = 1000
+FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
+
+
+@dataclass(frozen=True)
+class Window:
+    """One row per judged comparison of one reward model's out-of-sample predictions.
+
+    `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p (calibrated P(a
+    preferred)), error (share of the a/b votes that disagree), n_votes, embedding_row (-1 = not embedded).
+    `embeddings`: (n, d) float32 of one completion per prompt.
+    """
+
+    model_version: str
+    rows: pd.DataFrame
+    embeddings: Floats
+
+    def independent(self) -> pd.DataFrame:
+        """One comparison per prompt: completions of one prompt resemble each other, and a test would count them as many.
+
+        Taken is the smallest comparison_id, a content hash: as good as drawn by lot, and the same every time.
+        """
+        return self.rows.sort_values("comparison_id").drop_duplicates("prompt_id").reset_index(drop=True)
+
+    def save(self, folder: Path) -> None:
+        """Write Parquet, npy and JSON to `folder`, all or nothing; equal windows give equal bytes."""
+        partial = folder.with_name(f".{folder.name}.{uuid4().hex}")
+        partial.mkdir(parents=True)
+        try:
+            self.rows.to_parquet(partial / FRAME, index=False)
+            np.save(partial / EMBEDDINGS, self.embeddings.astype(np.float32), allow_pickle=False)
+            meta = {"model_version": self.model_version, "n": len(self.rows), "n_embeddings": len(self.embeddings)}
+            (partial / META).write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Window":
+        """Raises ArtefactError naming the folder when a file is missing, unreadable or not what was saved."""
+        try:
+            meta = json.loads((folder / META).read_text(encoding="utf-8"))
+            rows = pd.read_parquet(folder / FRAME)
+            embeddings = np.load(folder / EMBEDDINGS, allow_pickle=False)
+            if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
+                raise ValueError(f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}")
+            return cls(meta["model_version"], _typed(rows), embeddings)
+        except (OSError, ValueError, KeyError, EOFError) as cause:
+            raise ArtefactError(
+                f"Reference window {folder} cannot be read: {cause}. Register its reward model again; the window is made with it."
+            ) from cause
+
+
+ReferenceWindow = Window  # frozen at registration; what differs is only where the rows come from
+
+
+def reference_window(
+    pairs: pd.DataFrame,
+    p_chosen: Floats,
+    *,
+    model_version: str,
+    embed: Embed | None = None,
+    since_seq: int | None = None,
+    max_embeddings: int = MAX_EMBEDDINGS,
+) -> Window:
+    """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in the pairs' order.
+
+    After a change of taste give its `since_seq`: a model is not to be compared with the taste it left. A pair's error
+    is the share of its votes the prediction misses, so that reference and current window both count single votes.
+    Raises FrameError for a pair of another split, InvalidScores for a p that is no probability.
+    """
+    wrong = pairs.loc[pairs["split"] != "calib", ["comparison_id", "split"]]
+    if len(wrong):
+        raise FrameError(f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only pairs of split calib.")
+    p_chosen = _probabilities(p_chosen, len(pairs))
+    keep = np.ones(len(pairs), dtype=bool) if since_seq is None else (pairs["max_seq"] >= since_seq).to_numpy()
+    pairs, p_chosen = pairs[keep], p_chosen[keep]
+    chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
+    missed = np.where(p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5))
+    texts = pd.DataFrame({"prompt": pairs["prompt"], "completion": pairs["chosen"].where(chosen_is_a, pairs["rejected"])})
+    rows = pd.DataFrame(
+        {
+            "comparison_id": pairs["comparison_id"],
+            "prompt_id": pairs["prompt_id"],
+            "p": np.where(chosen_is_a, p_chosen, 1 - p_chosen),
+            "error": missed,
+            "n_votes": pairs["n_votes"],
+        }
+    )
+    return _window(model_version, rows, texts, embed, max_embeddings)
+
+
+def current_window(
+    reflections: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    *,
+    model_version: str,
+    embed: Embed | None = None,
+    max_embeddings: int = MAX_EMBEDDINGS,
+) -> Window:
+    """From a day's reflection rows of one model and the comparisons they are about; only judged comparisons count.
+
+    Ties and unjudged rows are left out because the reference has none: they would shift lengths and confidence by
+    themselves. Raises FrameError naming a comparison that is missing.
+    """
+    judged = reflections[(reflections["reward_model"] == model_version) & reflections["is_error"].notna()]
+    grouped = judged.assign(error=judged["is_error"].astype(float)).groupby("comparison_id", sort=True)
+    rows = grouped.agg(p=("p_calibrated", "first"), error=("error", "mean"), n_votes=("error", "size")).reset_index()
+    lost = rows.loc[~rows["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
+    if len(lost):
+        raise FrameError(
+            f"{len(lost)} judged comparisons are not among the comparisons given, first {lost.iloc[0]}. Give those of the same day."
+        )
+    known = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]
+    joined = rows.merge(known, on="comparison_id", how="left", validate="one_to_one")
+    _probabilities(joined["p"].to_numpy(dtype=float), len(joined))
+    texts = joined[["prompt", "completion_a"]].rename(columns={"completion_a": "completion"})
+    return _window(model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings)
+
+
+def _window(model_version: str, rows: pd.DataFrame, texts: pd.DataFrame, embed: Embed | None, max_embeddings: int) -> Window:
+    rows = rows.assign(prompt_length=texts["prompt"].map(len), completion_length=texts["completion"].map(len), embedding_row=-1)
+    order = rows["comparison_id"].argsort().to_numpy()  # so that the order of the given rows never matters
+    rows, texts = rows.iloc[order].reset_index(drop=True), texts.iloc[order].reset_index(drop=True)
+    first = rows.drop_duplicates("prompt_id").index[:max_embeddings]
+    if embed is None or len(first) == 0:
+        return Window(model_version, _typed(rows), np.zeros((0, 0), dtype=np.float32))
+    embeddings = np.asarray(embed(texts["prompt"][first].tolist(), texts["completion"][first].tolist()), dtype=np.float32)
+    if embeddings.ndim != 2 or len(embeddings) != len(first) or not np.isfinite(embeddings).all():
+        raise InvalidScores(
+            f"{len(first)} texts gave embeddings of shape {embeddings.shape}, or NaN or infinity among them. Check the encoder."
+        )
+    rows.loc[first, "embedding_row"] = np.arange(len(first))
+    return Window(model_version, _typed(rows), embeddings)
+
+
+def _typed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[list(COLUMNS)].astype(COLUMNS)
+
+
+def _probabilities(values: Floats, n: int) -> Floats:
+    p = np.asarray(values, dtype=float)
+    if p.shape != (n,):
+        raise InvalidScores(f"{n} rows, but probabilities of shape {p.shape}. Give one per row, in the same order.")
+    bad = ~((p >= 0) & (p <= 1))
+    if bad.any():
+        raise InvalidScores(
+            f"{int(bad.sum())} of {n} probabilities are outside [0, 1] or NaN, first at row {int(bad.argmax())}. Check the calibrator."
+        )
+    return p

@@ -1,0 +1,137 @@
+"""Runs the detectors over a stream of errors in vote order, resumable at any vote. Knows no storage and no schedule."""
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.adwin import ADWINParams
+from rlhf_pipeline.drift.base import DriftDetector, Signal, params_hash
+from rlhf_pipeline.drift.ddm import DDMParams
+from rlhf_pipeline.drift.hddm_a import HDDMAParams
+from rlhf_pipeline.errors import ConfigurationError, FrameError
+from rlhf_pipeline.records import DriftEvent, Record, utc_now
+
+KEPT_WARNINGS = 200  # of one detector: more than any report looks back
+
+
+class DetectorParams(DDMParams, ADWINParams, HDDMAParams):
+    """Knobs of all detectors. Defaults: see benchmarks/bench_detectors.py for what they cost and catch."""
+
+
+class StreamWarning(Record):
+    """A detector began to suspect a rise at this vote; not an event, nothing is triggered by it."""
+
+    detector: str
+    seq: int
+    day: date
+
+
+class ScanResult(Record):
+    """`events` of the votes read now; `warnings` also of earlier scans; `states` to hand to the next scan, plain JSON."""
+
+    events: tuple[DriftEvent, ...]
+    warnings: tuple[StreamWarning, ...]
+    states: dict[str, dict[str, Any]]
+
+
+def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
+    """seq, day, error (0 or 1) of one model's predictions that a vote for a or b has judged, in seq order."""
+    rows = reflections[(reflections["reward_model"] == model_version) & reflections["is_error"].notna()]
+    errors = pd.DataFrame({"seq": rows["seq"].astype("int64"), "day": rows["day"], "error": rows["is_error"].astype("int64")})
+    return errors.sort_values("seq", ignore_index=True)
+
+
+def scan(
+    errors: pd.DataFrame,
+    states: Mapping[str, dict[str, Any]] | None = None,
+    *,
+    model_version: str,
+    stream: str = "errors",
+    params: DetectorParams | None = None,
+    detected_at: datetime | None = None,
+) -> ScanResult:
+    """Feed every detector the errors it has not seen: columns seq, day, error, any row order.
+
+    A detector skips votes up to the seq its saved state has reached. A state saved under other parameters is dropped
+    and that detector reads from the first row given, so `errors` is best the whole stream of the model version; what
+    it repeats are the same events again. Raises ConfigurationError for a state of another model or stream, FrameError
+    for a duplicate seq, InvalidScores for an error that is no number in [0, 1].
+    """
+    rows = _ordered(errors)
+    params = params or DetectorParams()
+    at = detected_at or utc_now()
+    events: list[DriftEvent] = []
+    new_states: dict[str, dict[str, Any]] = {}
+    for name, kind in DETECTORS.items():
+        saved = (states or {}).get(name)
+        if saved is not None and (saved["model_version"], saved["stream"]) != (model_version, stream):
+            raise ConfigurationError(
+                f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, not {model_version}/{stream}. "
+                "Every model version has its own streams: give its own state, or none to start one."
+            )
+        detector = kind(params)  # type: ignore[call-arg]
+        fingerprint = params_hash(detector)
+        if saved is not None and saved["params_hash"] == fingerprint:
+            detector, last_seq, warnings = kind.from_state(params, saved["detector"]), saved["last_seq"], list(saved["warnings"])
+        else:
+            last_seq, warnings = 0, []
+        for seq, day, error in rows:
+            if seq <= last_seq:
+                continue
+            last_seq = seq
+            signal = detector.update(error, seq)
+            if signal is None:
+                continue
+            if signal.level == "warning":
+                warnings.append({"seq": seq, "day": day})
+            else:
+                events.append(_event(detector, signal, model_version, fingerprint, stream, day, at))
+        new_states[name] = {
+            "model_version": model_version,
+            "stream": stream,
+            "params_hash": fingerprint,
+            "last_seq": last_seq,
+            "warnings": warnings[-KEPT_WARNINGS:],
+            "detector": detector.state(),
+        }
+    events.sort(key=lambda event: (event.seq, event.detector))
+    return ScanResult(events=tuple(events), warnings=stream_warnings(new_states), states=new_states)
+
+
+def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning, ...]:
+    """The warnings that saved states remember, in seq order."""
+    found = [StreamWarning(detector=name, **warning) for name, state in states.items() for warning in state["warnings"]]
+    return tuple(sorted(found, key=lambda w: (w.seq, w.detector)))
+
+
+def _ordered(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
+    missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
+    if missing:
+        raise FrameError(f"errors: missing columns {missing}. A stream has seq, day and error; see error_stream.")
+    duplicate = errors["seq"].duplicated()
+    if duplicate.any():
+        seq = errors["seq"][duplicate].iloc[0]
+        raise FrameError(f"errors: vote seq {seq} stands there twice. Give one row per vote of one model version.")
+    ordered = errors.sort_values("seq")
+    days = (str(day) for day in ordered["day"])
+    return list(zip(ordered["seq"].tolist(), days, ordered["error"].tolist(), strict=True))
+
+
+def _event(
+    detector: DriftDetector, signal: Signal, model_version: str, fingerprint: str, stream: str, day: str, at: datetime
+) -> DriftEvent:
+    return DriftEvent(
+        kind="drift",
+        model_version=model_version,
+        detector=detector.name,
+        params_hash=fingerprint,
+        stream=stream,
+        seq=signal.seq,
+        day=date.fromisoformat(day),
+        change_seq=signal.change_seq,
+        evidence={**signal.evidence, "params": detector.params.model_dump(mode="json")},
+        detected_at=at,
+    )

@@ -1,0 +1,81 @@
+"""Whether a candidate becomes champion: four rules, each with its reason in words. Knows one Evaluation; computes nothing anew."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision
+
+
+class GateParams(BaseModel):
+    """What a candidate must reach."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min_win_rate: float = Field(0.5, description="The win rate's lower bound must be above this", ge=0, le=1)
+    max_length_change: float = Field(0.25, description="Largest relative change of the mean length, either way", ge=0)
+    require_checkable: bool = Field(True, description="Refuse a candidate when no prompt has a checkable answer")
+
+
+def gate(evaluation: Evaluation, params: GateParams, failed_blocking_checks: Sequence[str] = ()) -> GateDecision:
+    """Promoted only if every rule holds: a win rate alone rewards longer texts and worse facts (Gao et al. 2023).
+
+    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not worse beyond their
+    interval; the mean length moved at most max_length_change; no blocking check failed. `failed_blocking_checks`
+    are the names of those that did.
+    """
+    checks = (
+        _win_rate(evaluation, params),
+        _checkable(evaluation, params),
+        _length(evaluation, params),
+        _blocking(failed_blocking_checks),
+    )
+    return GateDecision(
+        candidate=evaluation.candidate,
+        champion=evaluation.champion,
+        promoted=all(check.passed for check in checks),
+        checks=checks,
+        evaluation=evaluation,
+    )
+
+
+def _win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
+    rate = evaluation.win_rate
+    passed = rate.low > params.min_win_rate
+    return GateCheck(
+        name="win_rate",
+        passed=passed,
+        reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound {rate.low:.3f} is "
+        f"{'above' if passed else 'not above'} {params.min_win_rate:g}.",
+    )
+
+
+def _checkable(evaluation: Evaluation, params: GateParams) -> GateCheck:
+    difference, candidate, champion = evaluation.checkable_difference, evaluation.checkable_candidate, evaluation.checkable_champion
+    if difference is None or candidate is None or champion is None:
+        what = "so nothing shows that facts did not suffer" if params.require_checkable else "and none is required"
+        return GateCheck(name="checkable_answers", passed=not params.require_checkable, reason=f"No prompt has a checkable answer, {what}.")
+    passed = difference.high >= 0
+    return GateCheck(
+        name="checkable_answers",
+        passed=passed,
+        reason=f"Right on {candidate.value:.3f} of {difference.n} checkable prompts, the champion on {champion.value:.3f}: the difference "
+        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] is {'not ' if passed else ''}worse beyond its interval.",
+    )
+
+
+def _length(evaluation: Evaluation, params: GateParams) -> GateCheck:
+    before, after = evaluation.mean_length_champion, evaluation.mean_length_candidate
+    change = evaluation.length_ratio - 1
+    passed = abs(change) <= params.max_length_change
+    return GateCheck(
+        name="mean_length",
+        passed=passed,
+        reason=f"Mean length {after:.1f} characters, the champion's {before:.1f}: a change of {change:+.1%}, "
+        f"{'within' if passed else 'beyond'} the {params.max_length_change:.0%} allowed.",
+    )
+
+
+def _blocking(failed: Sequence[str]) -> GateCheck:
+    reason = f"{len(failed)} blocking checks failed: {', '.join(failed)}." if failed else "No blocking check failed."
+    return GateCheck(name="blocking_checks", passed=not failed, reason=reason)

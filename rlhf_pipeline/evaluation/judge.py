@@ -1,0 +1,156 @@
+"""Lets a candidate and the champion complete the same prompts and judges both by a reward model. Knows policies and reward
+models; knows no gate, no registry, no truth of a simulator.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.errors import CompletionError, InvalidScores, NotEnoughData
+from rlhf_pipeline.evaluation.checkable import checkable, rightness
+from rlhf_pipeline.evaluation.divergence import kl_per_token
+from rlhf_pipeline.evaluation.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.evaluation.prompt_set import prompts_hash
+from rlhf_pipeline.evaluation.win_rate import win_rate, wins
+from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.policy.loading import Policy
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Evaluation, content_hash
+from rlhf_pipeline.reward_model.base import RewardModel
+
+AT_A_TIME = 64  # completions between two reports of progress
+
+
+class EvaluationParams(BaseModel):
+    """How two policies are compared."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    temperature: float = Field(0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5)
+    top_p: float = Field(1.0, description="Nucleus mass of both policies", gt=0, le=1)
+    max_new_tokens: int = Field(48, description="Tokens per completion at most", ge=1, le=8192)
+    samples_per_prompt: int = Field(1, description="Completions per prompt and policy, averaged within the prompt", ge=1, le=64)
+    min_prompts: int = Field(30, description="Fewer prompts than this are refused: their interval would say nothing", ge=2)
+    seed: int = Field(0, description="Of the samples (the same for both policies) and of the bootstrap", ge=0)
+    n_resamples: int = Field(2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000)
+
+
+def evaluate(
+    candidate: Policy,
+    champion: Policy,
+    prompts: pd.DataFrame,
+    reward_model: RewardModel,
+    params: EvaluationParams,
+    *,
+    candidate_label: str,
+    champion_label: str,
+    reward_model_label: str,
+    calibrator: Calibrator | None = None,
+    progress: Progress = silent,
+) -> tuple[Evaluation, pd.DataFrame]:
+    """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one row per prompt and sample.
+
+    Both policies sample with the same seeds, so equal policies write equal texts and their win rate is 0.5 exactly.
+    Rewards are in logits of the reward model, lengths in characters, KL in nats per token. With a calibrator the
+    expected share of persons that prefer the candidate is given too. Row order of `prompts` does not matter.
+
+    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any prompt, InvalidScores
+    for a reward that is not finite.
+    """
+    asked = _questions(prompts, params)
+    texts = [
+        _complete(policy, asked, params, (f"{role} completes", progress))
+        for role, policy in (("candidate", candidate), ("champion", champion))
+    ]
+    for label, written in zip((candidate_label, champion_label), texts, strict=True):
+        _refuse_silence(label, written)
+    samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
+    samples = _judged(samples, reward_model, calibrator)
+    samples["kl"] = kl_per_token(candidate, champion, samples["prompt"].tolist(), texts[0])
+    evaluation = _summary(samples, params, prompts_hash(prompts))
+    labels = {"candidate": candidate_label, "champion": champion_label, "reward_model": reward_model_label}
+    return Evaluation(**labels, **evaluation), samples
+
+
+def _questions(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
+    """One row per prompt and sample in order of prompt_id, each with its seed."""
+    checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
+    if len(checked) < params.min_prompts:
+        raise NotEnoughData(f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. Freeze more prompts.")
+    kept = checked[["prompt_id", "text", "category", "reference"]].rename(columns={"text": "prompt"})
+    repeated = kept.loc[kept.index.repeat(params.samples_per_prompt)].reset_index(drop=True)
+    repeated["sample_index"] = repeated.groupby("prompt_id").cumcount()
+    keys = zip(repeated["prompt_id"], repeated["sample_index"], strict=True)
+    return repeated.assign(seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys])
+
+
+def _complete(policy: Policy, asked: pd.DataFrame, params: EvaluationParams, report: tuple[str, Progress]) -> list[str]:
+    note, progress = report
+    texts: list[str] = []
+    for start in range(0, len(asked), AT_A_TIME):
+        part = asked.iloc[start : start + AT_A_TIME]
+        made = policy.generate(
+            part["prompt"].tolist(),
+            temperature=params.temperature,
+            top_p=params.top_p,
+            seeds=part["seed"].tolist(),
+            max_new_tokens=params.max_new_tokens,
+        )
+        texts += [one.text for one in made]
+        progress(len(texts), len(asked), note)
+    return texts
+
+
+def _refuse_silence(label: str, texts: Sequence[str]) -> None:
+    if not any(text.strip() for text in texts):
+        raise CompletionError(
+            f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to judge. Its training collapsed, or its "
+            "chat template and end token do not fit its weights. Train another candidate with a lower learning rate."
+        )
+
+
+def _judged(samples: pd.DataFrame, reward_model: RewardModel, calibrator: Calibrator | None) -> pd.DataFrame:
+    """`samples` with the scores and rightness of both completions, who won, and the calibrated probability of it."""
+    both: dict[str, Any] = {}
+    for role in ("candidate", "champion"):
+        completions = samples[f"completion_{role}"]
+        both[f"score_{role}"] = _scores(reward_model, samples["prompt"], completions)
+        both[f"right_{role}"] = rightness(samples["reference"], completions)
+    margins = both["score_candidate"] - both["score_champion"]
+    p = np.full(len(samples), np.nan) if calibrator is None else np.asarray(calibrator.transform(margins), dtype=np.float64)
+    return samples.assign(**both, win=wins(both["score_candidate"], both["score_champion"]), p_win=p)
+
+
+def _scores(reward_model: RewardModel, prompts: Iterable[str], completions: Iterable[str]) -> Floats:
+    scores = np.asarray(reward_model.score(list(prompts), list(completions)), dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        raise InvalidScores(
+            f"The reward model gave {len(bad)} of {len(scores)} completions a score that is not finite, first in row {bad[0]}. "
+            "Fit it again."
+        )
+    return scores
+
+
+def _summary(samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: str) -> dict[str, Any]:
+    drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
+    right = checkable(samples, **drawn)
+    return {
+        "n_prompts": int(samples["prompt_id"].nunique()),
+        "prompts_hash": hash_of_prompts,
+        "win_rate": win_rate(samples, **drawn),
+        "expected_win_rate": None if samples["p_win"].isna().all() else mean_over_prompts(samples, "p_win", **drawn),
+        "mean_reward_candidate": mean_over_prompts(samples, "score_candidate", **drawn),
+        "mean_reward_champion": mean_over_prompts(samples, "score_champion", **drawn),
+        "kl": mean_over_prompts(samples, "kl", **drawn),
+        "checkable_candidate": right.candidate if right else None,
+        "checkable_champion": right.champion if right else None,
+        "checkable_difference": right.difference if right else None,
+        "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
+        "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
+        "samples_hash": content_hash(samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()),
+    }

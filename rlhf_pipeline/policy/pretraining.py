@@ -1,0 +1,212 @@
+"""Trains the embedded policy: a small Llama on the generated corpus, in under a minute on one core. Knows no votes.
+
+Deterministic: one torch thread, one seed, no time in the files: the same parameters give the same bytes on the same
+kind of processor and version of torch.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
+from rlhf_pipeline.policy.corpus import CorpusParams, Text, make_corpus
+from rlhf_pipeline.policy.tokenizer import train_tokenizer
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import content_hash
+
+REPORT = "training.json"
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", REPORT)
+
+
+class PretrainingParams(BaseModel):
+    """Size of the model and length of its training."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    corpus: CorpusParams = Field(default_factory=CorpusParams, description="The texts it learns")
+    n_vocabulary: int = Field(1024, description="Tokens of the byte-level BPE", ge=300, le=50_000)
+    hidden: int = Field(192, description="Width", ge=16, multiple_of=8)
+    layers: int = Field(2, description="Transformer layers", ge=1)
+    heads: int = Field(4, description="Attention heads", ge=1)
+    intermediate: int = Field(576, description="Width of the feed-forward layer", ge=16)
+    context_length: int = Field(256, description="Tokens of prompt and completion together", ge=64)
+    steps: int = Field(420, description="Optimizer steps", ge=1)
+    batch_size: int = Field(32, description="Texts per step", ge=1)
+    learning_rate: float = Field(3e-3, description="Peak, after warm-up over a twentieth of the steps; cosine decay to a tenth", gt=0)
+    seed: int = Field(0, description="Seed of corpus, weights and order", ge=0)
+
+
+def pretrain(folder: Path, params: PretrainingParams | None = None, *, progress: Progress = silent) -> dict[str, Any]:
+    """The policy as a transformers folder, and the report of its training.
+
+    A complete folder is left as it is and its report returned with `is_new` False. The folder appears whole or not at all.
+    Raises ConfigurationError when it was trained with other parameters, TrainingFailed when the loss is not finite.
+    """
+    params = params or PretrainingParams()
+    if is_complete(folder):
+        return _existing(folder, params)
+    wall, cpu = time.perf_counter(), time.process_time()
+    with _unfinished(folder) as unfinished, _one_thread(params.seed):
+        report = _train_into(unfinished, params, progress)
+        _publish(unfinished, folder)
+    return report | {"is_new": True, "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the folder holds every file of a finished training."""
+    return all((folder / name).is_file() for name in FILES)
+
+
+def _existing(folder: Path, params: PretrainingParams) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    if report["params"] != params.model_dump(mode="json"):
+        raise ConfigurationError(f"{folder} was trained with other parameters. Give another folder, or delete this one to train again.")
+    return report | {"is_new": False, "seconds": 0.0, "cpu_seconds": 0.0}
+
+
+def _publish(unfinished: Path, folder: Path) -> None:
+    if folder.exists() and not is_complete(folder):
+        shutil.rmtree(folder)  # rests of an interrupted copy
+    try:
+        os.replace(unfinished, folder)
+    except OSError:
+        if not is_complete(folder):  # else another process was first, with the same result
+            raise
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """A folder to work in beside `folder`, gone at the end unless it was moved; those of killed processes go too."""
+    begun = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    for rest in folder.parent.glob(f".{folder.name}.unfinished-*"):
+        if rest == begun or not Path(f"/proc/{rest.name.rpartition('-')[2]}").exists():
+            shutil.rmtree(rest, ignore_errors=True)
+    begun.mkdir(parents=True)
+    try:
+        yield begun
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> dict[str, Any]:
+    corpus = make_corpus(params.corpus, params.seed)
+    tokenizer = train_tokenizer((part for text in corpus for part in text), params.n_vocabulary, params.context_length)
+    model = _new_model(params, tokenizer)
+    losses = _fit(model, _encode(corpus, tokenizer), params, progress)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    report = {
+        "params": params.model_dump(mode="json"),
+        "n_parameters": sum(p.numel() for p in model.parameters()),
+        "n_texts": len(corpus),
+        "corpus_hash": content_hash(corpus),
+        "loss_curve": [round(loss, 4) for loss in losses],
+        "final_loss": round(float(np.mean(losses[-20:])), 4),
+    }
+    (folder / REPORT).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return report
+
+
+def _new_model(params: PretrainingParams, tokenizer: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=params.hidden,
+        intermediate_size=params.intermediate,
+        num_hidden_layers=params.layers,
+        num_attention_heads=params.heads,
+        max_position_embeddings=params.context_length,
+        tie_word_embeddings=True,
+        initializer_range=0.04,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _encode(corpus: list[Text], tokenizer: Any) -> list[tuple[list[int], int]]:
+    """Token ids of each text and the number of those that are prompt, by the tokenizer's own chat template."""
+    prompts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": t.prompt}], tokenize=False, add_generation_prompt=True) for t in corpus
+    ]
+    prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer([t.completion + tokenizer.eos_token for t in corpus], add_special_tokens=False)["input_ids"]
+    return [([*p, *c], len(p)) for p, c in zip(prompt_ids, completion_ids, strict=True)]
+
+
+def _fit(model: Any, texts: list[tuple[list[int], int]], params: PretrainingParams, progress: Progress) -> list[float]:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=params.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+    model.train()
+    losses: list[float] = []
+    for step, rows in enumerate(_batches(texts, params), start=1):
+        optimizer.param_groups[0]["lr"] = params.learning_rate * _schedule(step, params.steps)
+        loss = _loss(model, [texts[i] for i in rows])
+        if not torch.isfinite(loss):
+            raise TrainingFailed(f"Pretraining: the loss is {loss.item()} at step {step}. Lower learning_rate ({params.learning_rate}).")
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        progress(step, params.steps, f"loss {np.mean(losses[-20:]):.3f}")
+    return losses
+
+
+def _batches(texts: list[tuple[list[int], int]], params: PretrainingParams) -> Iterator[list[int]]:
+    """Rows of each step: texts of like length share a batch, batches come in seeded order."""
+    rng = np.random.default_rng(params.seed)
+    size, made = params.batch_size, 0
+    while made < params.steps:
+        shuffled = rng.permutation(len(texts))
+        by_length = sorted(shuffled.tolist(), key=lambda i: len(texts[i][0]))  # stable: ties stay shuffled
+        batches = [by_length[start : start + size] for start in range(0, len(texts), size)]
+        for at in rng.permutation(len(batches))[: params.steps - made]:
+            made += 1
+            yield batches[at]
+
+
+def _loss(model: Any, texts: list[tuple[list[int], int]]) -> Any:
+    """Mean cross-entropy of the completions' tokens; prompts are read, not learned."""
+    import torch
+
+    width = max(len(ids) for ids, _ in texts)
+    ids = torch.tensor([row + [0] * (width - len(row)) for row, _ in texts])
+    # padding stands on the right and attention looks left: no mask is needed where no loss is taken
+    learned = torch.tensor(
+        [[0] * (n_prompt - 1) + [1] * (len(row) - n_prompt) + [0] * (width - len(row)) for row, n_prompt in texts]
+    ).bool()
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[learned]), ids[:, 1:][learned])
+
+
+def _schedule(step: int, steps: int) -> float:
+    warm_up = max(1, steps // 20)
+    return step / warm_up if step < warm_up else 0.1 + 0.45 * (1 + cos(pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+@contextmanager
+def _one_thread(seed: int) -> Iterator[None]:
+    """One torch thread, because sums over several round differently; the caller's threads and random state come back."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,151 @@
+"""One MLflow run being written. Knows metrics, parameters, tags and files; knows no model version."""
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlhf_pipeline.errors import InvalidScores
+from rlhf_pipeline.records import Record, content_id, lineage_tags
+from rlhf_pipeline.registry.tracking import COMMIT, Tracking, code_commit
+
+RUN_KEY = "rlhf.run_key"
+PARAM_LENGTH = 6000
+# What MLflow takes in one batch: 1000 entries, of them at most 100 parameters and 100 tags.
+BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class TrackedRun(Record):
+    """A run as MLflow keeps it."""
+
+    run_id: str
+    name: str
+    status: str
+    started_at: datetime
+    metrics: dict[str, float] = Field(description="last value of each metric")
+    tags: dict[str, str]
+    url: str
+
+
+class Run:
+    """One open MLflow run. Metrics, parameters and tags are kept and written in one batch when it closes.
+
+    Files are written at once. Not to be shared between threads.
+    """
+
+    def __init__(self, tracking: Tracking, run_id: str, name: str, known_params: Mapping[str, str]) -> None:
+        self.run_id = run_id
+        self.name = name
+        self.url = tracking.run_url(run_id)
+        self._tracking = tracking
+        self._known_params = dict(known_params)
+        self._metrics: list[tuple[str, float, int, int]] = []
+        self._params: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never becomes a number."""
+        now = int(time.time() * 1000)
+        self._metrics += [(key, value, now, step or 0) for key, value in finite(metrics, f"Run {self.name}").items()]
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Keep `params` for the batch. MLflow never changes a parameter: in a re-opened run the new value becomes a tag."""
+        for key, value in params.items():
+            shown = str(value)[:PARAM_LENGTH]
+            if self._known_params.get(key, shown) != shown:
+                self._tags[f"changed.{key}"] = shown
+            elif key not in self._known_params:
+                self._params[key] = shown
+
+    def set_tags(self, tags: Mapping[str, object | None]) -> None:
+        """Keep the `tags` that are not None for the batch."""
+        self._tags |= lineage_tags(tags)
+
+    def log_text(self, text: str, path: str) -> None:
+        """Write `text` as the run's file `path`, such as `reports/drift.json`."""
+        self._log_bytes(text.encode(), path)
+
+    def log_figure(self, png: bytes, path: str) -> None:
+        """Write a picture as the run's file `path`, such as `plots/reliability.png`."""
+        self._log_bytes(png, path)
+
+    def log_folder(self, folder: Path, name: str) -> None:
+        """Copy all files below `folder` into the run's folder `name`."""
+        self._tracking.client.log_artifacts(self.run_id, str(folder), name)
+
+    def flush(self) -> None:
+        """Write what was kept. Closing does it; call it earlier to show the progress of a long run."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(*entry) for entry in self._metrics]
+        params = [Param(key, value) for key, value in self._params.items()]
+        tags = [RunTag(key, value) for key, value in self._tags.items()]
+        while metrics or params or tags:
+            part = metrics[:BATCH_METRICS], params[:BATCH_PARAMS], tags[:BATCH_TAGS]
+            self._tracking.write(partial(self._tracking.client.log_batch, self.run_id, *part))
+            metrics, params, tags = metrics[BATCH_METRICS:], params[BATCH_PARAMS:], tags[BATCH_TAGS:]
+        self._known_params |= self._params
+        self._metrics, self._params, self._tags = [], {}, {}
+
+    def close(self, status: Status) -> None:
+        """Write what was kept and end the run."""
+        self.flush()
+        self._tracking.write(lambda: self._tracking.client.set_terminated(self.run_id, status))
+
+    def _log_bytes(self, content: bytes, path: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / Path(path).name
+            file.write_bytes(content)
+            parent = Path(path).parent.as_posix()
+            self._tracking.client.log_artifact(self.run_id, str(file), None if parent == "." else parent)
+
+
+def open_run(tracking: Tracking, name: str, tags: Mapping[str, object | None], run_key: str | None) -> Run:
+    """A running MLflow run: the one that was opened with the same `run_key`, else a new one."""
+    return tracking.write(lambda: _open(tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key))
+
+
+def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
+    """The runs of the project that started last, newest first."""
+    client, experiment_id = tracking.open()
+    return [
+        TrackedRun(
+            run_id=run.info.run_id,
+            name=run.info.run_name,
+            status=run.info.status,
+            started_at=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+            metrics=run.data.metrics,
+            tags=run.data.tags,
+            url=tracking.run_url(run.info.run_id),
+        )
+        for run in client.search_runs([experiment_id], max_results=limit, order_by=["attributes.start_time DESC"])
+    ]
+
+
+def finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
+    """`metrics` as floats. Raises InvalidScores naming `owner` and what is NaN or infinite."""
+    broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}
+    if broken:
+        raise InvalidScores(f"{owner}: {broken} are no finite numbers, so they are not logged. Leave out what could not be computed.")
+    return {key: float(value) for key, value in metrics.items()}
+
+
+def _open(tracking: Tracking, name: str, tags: dict[str, str], run_key: str | None) -> Run:
+    client, experiment_id = tracking.open()
+    if run_key is not None:
+        tags[RUN_KEY] = content_id(run_key)  # hashed: a filter string cannot hold every quote
+        found = client.search_runs([experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1)
+        if found:
+            run = Run(tracking, found[0].info.run_id, name, found[0].data.params)
+            client.update_run(run.run_id, status="RUNNING")
+            run.set_tags(tags)
+            return run
+    return Run(tracking, client.create_run(experiment_id, run_name=name, tags=tags).info.run_id, name, {})

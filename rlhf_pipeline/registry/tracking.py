@@ -1,0 +1,154 @@
+"""The connection to MLflow: opened once, written by one process at a time. Knows no run and no model.
+
+Everything goes through `MlflowClient` with an explicit tracking URI: the fluent API keeps the active run in global
+state, which would leak between threads and assets.
+"""
+
+import functools
+import logging
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from rlhf_pipeline.config import silence_telemetry
+from rlhf_pipeline.errors import StoreError
+
+T = TypeVar("T")
+
+COMMIT = "mlflow.source.git.commit"
+LOCK_TIMEOUT_S = 120.0
+WRITE_ATTEMPTS = 6
+
+
+class Tracking:
+    """One tracking server or database, and the experiment `project` in it.
+
+    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
+    the address people open in a browser. Safe for several threads and processes: on SQLite every write holds a lock file beside the database, because a
+    transaction that reads before it writes fails there at once when another one wrote in between, whatever its timeout.
+    """
+
+    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "") -> None:
+        self.tracking_uri = tracking_uri
+        self.artifacts = artifacts
+        self.project = project
+        self.ui = ui
+        self._opening = threading.Lock()
+        self._opened: tuple[Any, str] | None = None
+
+    @property
+    def client(self) -> Any:
+        """The MlflowClient; the first use migrates the database and creates the experiment."""
+        return self.open()[0]
+
+    @property
+    def experiment_id(self) -> str:
+        return self.open()[1]
+
+    def run_url(self, run_id: str) -> str:
+        """The run's page below the address `ui`; relative to it where none was given."""
+        return f"{self.ui.rstrip('/') + '/' if self.ui else ''}#/experiments/{self.experiment_id}/runs/{run_id}"
+
+    def open(self) -> tuple[Any, str]:
+        """Client and experiment id. Migrates, sets SQLite to WAL and creates the experiment where that is still to do."""
+        with self._opening:
+            if self._opened is None:
+                with self._locked():
+                    self._opened = self._connect()
+            return self._opened
+
+    def write(self, act: Callable[[], T]) -> T:
+        """`act` under the write lock, repeated while the database is busy. Not to be nested."""
+        self.open()
+        from mlflow.exceptions import MlflowException
+
+        attempt = 1
+        while True:
+            try:
+                with self._locked():
+                    return act()
+            except MlflowException as cause:
+                if cause.error_code != "TEMPORARILY_UNAVAILABLE" or attempt == WRITE_ATTEMPTS:
+                    raise
+            time.sleep(0.1 * 2**attempt)
+            attempt += 1
+
+    def found(self, ask: Callable[[], T]) -> T | None:
+        """What `ask` returns, or None where MLflow says that there is no such thing."""
+        self.open()
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return ask()
+        except MlflowException as cause:
+            if cause.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def _connect(self) -> tuple[Any, str]:
+        silence_telemetry()
+        from mlflow import MlflowClient
+        from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
+
+        MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
+        experiment = client.get_experiment_by_name(self.project)
+        database = self._sqlite_file()
+        if database is not None:
+            _use_wal(database)
+        if experiment is not None:
+            return client, str(experiment.experiment_id)
+        return client, str(client.create_experiment(self.project, artifact_location=f"{_uri(self.artifacts)}/{self.project}"))
+
+    def _sqlite_file(self) -> Path | None:
+        if not self.tracking_uri.startswith("sqlite:///"):
+            return None
+        return Path(self.tracking_uri.removeprefix("sqlite:///").split("?")[0]).absolute()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The write lock of an SQLite database; a database server needs none. Freed by the system when its holder dies."""
+        database = self._sqlite_file()
+        if database is None:
+            yield
+            return
+        database.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{database}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
+        try:
+            lock.acquire()
+        except Timeout as cause:
+            raise StoreError(f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the one that hangs.") from cause
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@functools.cache
+def code_commit() -> str | None:
+    """Git commit of the checkout this code runs from, with `-dirty` when it has changes; None outside one."""
+    describe = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    try:
+        told = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return told.stdout.strip() or None
+
+
+def _uri(artifacts: str | Path) -> str:
+    # MLflow's default would be ./mlruns of whatever folder the process happens to stand in.
+    return str(artifacts).rstrip("/") if "://" in str(artifacts) else Path(artifacts).absolute().as_uri()
+
+
+def _use_wal(database: Path) -> None:
+    # Kept in the file, so once is enough; MLflow itself waits 20 s for a busy database in every session.
+    with closing(sqlite3.connect(database, timeout=30)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")

@@ -1,0 +1,296 @@
+"""Model versions: register, find, promote, fetch the files. Knows folders and hashes; knows no model class.
+
+A version carries its whole record as tags, so nothing but the registry is needed to read it back.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlhf_pipeline import __version__
+from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.records import ModelVersion, Promotion, Record, content_hash, folder_hash, lineage_tags
+from rlhf_pipeline.registry.runs import Run, TrackedRun, finite, latest_runs, open_run
+from rlhf_pipeline.registry.tracking import COMMIT, Tracking, code_commit
+
+Kind = Literal["policy", "reward_model"]
+KINDS: tuple[Kind, ...] = ("policy", "reward_model")
+CHAMPION = "champion"
+CANDIDATE = "candidate"
+PREVIOUS = "previous"
+LINEAGE = ("content_hash", "parent", "data_hash")  # what makes two versions the same
+
+
+class ListedModel(Record):
+    """One row of `Registry.list_models`."""
+
+    name: str
+    version: int
+    aliases: tuple[str, ...] = Field(description="champion, previous, candidate, or none")
+    parent: str | None
+    metrics: dict[str, float]
+    created_at: datetime
+
+
+class Registry:
+    """Runs and model versions of one project, named `<project>.policy` and `<project>.reward_model`.
+
+    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
+    the address people open in a browser. Safe for several threads and processes.
+    """
+
+    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "") -> None:
+        self.project = project
+        self._tracking = Tracking(tracking_uri, artifacts, project, ui)
+
+    @property
+    def tracking_uri(self) -> str:
+        return self._tracking.tracking_uri
+
+    def initialise(self) -> None:
+        """Migrate the database and create the project's experiment. Costs seconds once; every other call does it too."""
+        self._tracking.open()
+
+    def name(self, kind: Kind) -> str:
+        return f"{self.project}.{kind}"
+
+    @contextmanager
+    def run(self, name: str, tags: Mapping[str, object | None] | None = None, run_key: str | None = None) -> Iterator[Run]:
+        """An MLflow run, closed as FINISHED, FAILED or KILLED. The same `run_key` re-opens the same run: a retry adds to it."""
+        run = open_run(self._tracking, name, tags or {}, run_key)
+        try:
+            yield run
+        except BaseException as cause:
+            run.close("FAILED" if isinstance(cause, Exception) else "KILLED")
+            raise
+        run.close("FINISHED")
+
+    def runs(self, limit: int) -> list[TrackedRun]:
+        """The `limit` runs that started last, newest first."""
+        return latest_runs(self._tracking, limit)
+
+    def register(
+        self,
+        kind: Kind,
+        folder: Path,
+        *,
+        run: Run,
+        metrics: Mapping[str, float] | None = None,
+        params: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        data_hash: str | None = None,
+        data_seq: int | None = None,
+    ) -> ModelVersion:
+        """Copy `folder` into `run` and make a version of it, with its metrics frozen and its lineage as tags.
+
+        Files come first, the version second, and both go by content: killed in between, nothing points at missing
+        files; repeated, the version of the same files, parent and data is returned, and lost files are copied again.
+        Raises ModelNotFound for a missing or empty folder, InvalidScores for metrics that are no numbers.
+        """
+        if not folder.is_dir() or not any(p.is_file() for p in folder.rglob("*")):
+            raise ModelNotFound(f"{folder} holds no files, so there is no {kind} to register. Train it again.")
+        tags = {
+            "kind": kind,
+            "content_hash": folder_hash(folder),
+            **lineage_tags({"parent": parent, "data_hash": data_hash, "data_seq": data_seq, COMMIT: code_commit()}),
+            "metrics": json.dumps(finite(metrics or {}, self.name(kind))),
+            "params": json.dumps(params or {}, sort_keys=True, default=str),
+            "params_hash": content_hash(params or {}),
+            "rlhf_pipeline.version": __version__,
+        }
+        path = f"model/{tags['content_hash'][:12]}"
+        same = self._same_version(kind, tags)
+        if same is None or not self._has_files(same):
+            self._tracking.client.log_artifacts(same.mlflow_run_id if same else run.run_id, str(folder), path)
+        version = same or self._tracking.write(lambda: self._create_version(kind, run.run_id, path, tags))
+        run.set_tags({f"registered.{kind}": version.label})
+        return version
+
+    def get(self, kind: Kind, alias_or_version: str | int) -> ModelVersion | None:
+        """The version with this alias or number, or None. Raises ModelError for one that this pipeline did not register."""
+        wanted = str(alias_or_version)
+        number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
+        if number is None:
+            return None
+        entry = self._tracking.found(lambda: self._tracking.client.get_model_version(self.name(kind), str(number)))
+        return None if entry is None else _record(entry)
+
+    def history(self, kind: Kind) -> list[ModelVersion]:
+        """All versions that this pipeline registered, oldest first."""
+        return sorted((_record(e) for e in self._search(kind) if "content_hash" in e.tags), key=lambda m: m.version)
+
+    def list_models(self) -> list[ListedModel]:
+        """Every version of every kind with its aliases, oldest first within a kind."""
+        fields = set(ListedModel.model_fields) - {"aliases"}
+        rows = []
+        for kind in KINDS:
+            aliases = self._aliases(kind)
+            for model in self.history(kind):
+                names = tuple(sorted(alias for alias, number in aliases.items() if int(number) == model.version))
+                rows.append(ListedModel(aliases=names, **model.model_dump(include=fields)))
+        return rows
+
+    def set_alias(self, kind: Kind, alias: str, version: int) -> None:
+        """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or its files are not there."""
+        self._require(kind, version)
+        self._point(kind, alias, version)
+
+    def promote(self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline") -> Promotion:
+        """Make `version` the champion and keep the old one as `previous`; promoting the champion again changes nothing.
+
+        Raises ModelNotFound or ModelHashMismatch if the version or its files are not there.
+        """
+        model = self._require(kind, version)
+        champion = self.get(kind, CHAMPION)
+        if champion is None or champion.version != version:
+            if champion is not None:
+                self._point(kind, PREVIOUS, champion.version)  # first: killed in between, the champion still stands
+            self._point(kind, CHAMPION, version)
+        previous = self.get(kind, PREVIOUS)
+        return Promotion(
+            model_name=model.name,
+            version=version,
+            previous_version=previous.version if previous else None,
+            data_seq=model.data_seq,
+            reason=reason,
+            actor=actor,
+        )
+
+    def folder(self, model: ModelVersion, cache: Path) -> Path:
+        """A local folder with the version's files, verified against its content hash; do not write there.
+
+        Files on this machine are used in place, others are downloaded once into `cache`. Raises ModelNotFound when
+        they are gone, ModelHashMismatch when they are not those that were registered.
+        """
+        local = self._local_folder(model)
+        if local is not None:
+            return _verified(local, model)
+        target = cache / model.content_hash
+        if target.is_dir() and folder_hash(target) != model.content_hash:
+            shutil.rmtree(target)
+        if not target.is_dir():
+            self._download(model, target)
+        return _verified(target, model)
+
+    def _search(self, kind: Kind, also: str = "") -> Iterator[Any]:
+        token = None
+        while True:
+            page = self._tracking.client.search_model_versions(f"name = '{self.name(kind)}'{also}", max_results=1000, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _same_version(self, kind: Kind, tags: Mapping[str, str]) -> ModelVersion | None:
+        entries = self._search(kind, f" and tags.`content_hash` = '{tags['content_hash']}'")
+        same = [_record(e) for e in entries if all(e.tags.get(key) == tags.get(key) for key in LINEAGE)]
+        return min(same, key=lambda m: m.version, default=None)
+
+    def _create_version(self, kind: Kind, run_id: str, path: str, tags: dict[str, str]) -> ModelVersion:
+        # Looked up again under the lock: another process may have registered the same files meanwhile.
+        same = self._same_version(kind, tags)
+        if same is not None:
+            return same
+        client, name = self._tracking.client, self.name(kind)
+        if self._tracking.found(lambda: client.get_registered_model(name)) is None:
+            client.create_registered_model(name)
+        source = f"runs:/{run_id}/{path}"
+        return _record(client.create_model_version(name, source, run_id, tags=tags, description=_description(tags)))
+
+    def _aliases(self, kind: Kind) -> dict[str, str]:
+        entry = self._tracking.found(lambda: self._tracking.client.get_registered_model(self.name(kind)))
+        return {} if entry is None else dict(entry.aliases)
+
+    def _point(self, kind: Kind, alias: str, version: int) -> None:
+        self._tracking.write(lambda: self._tracking.client.set_registered_model_alias(self.name(kind), alias, str(version)))
+
+    def _require(self, kind: Kind, version: int) -> ModelVersion:
+        model = self.get(kind, version)
+        if model is None:
+            known = ", ".join(str(m.version) for m in self.history(kind))
+            raise ModelNotFound(f"{self.name(kind)} has no version {version}. Registered: {known or 'none'}.")
+        local = self._local_folder(model)
+        if local is not None:
+            _verified(local, model)
+        return model
+
+    def _has_files(self, model: ModelVersion) -> bool:
+        local = self._local_folder(model)
+        if local is None:
+            return bool(self._tracking.client.list_artifacts(model.mlflow_run_id, _path_in_run(model)))
+        return local.is_dir() and folder_hash(local) == model.content_hash
+
+    def _local_folder(self, model: ModelVersion) -> Path | None:
+        """Where the files lie if that is on this machine."""
+        run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
+        if run is None:
+            raise ModelNotFound(
+                f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or roll back to another version."
+            )
+        from mlflow.utils.file_utils import local_file_uri_to_path
+        from mlflow.utils.uri import is_local_uri
+
+        root = run.info.artifact_uri
+        return Path(local_file_uri_to_path(root)) / _path_in_run(model) if is_local_uri(root) else None
+
+    def _download(self, model: ModelVersion, target: Path) -> None:
+        from mlflow.exceptions import MlflowException
+
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            try:
+                got = Path(self._tracking.client.download_artifacts(model.mlflow_run_id, _path_in_run(model), folder))
+            except MlflowException as cause:
+                raise ModelNotFound(f"The files of {model.label} cannot be read from {model.uri}: {cause.message}") from cause
+            if not target.is_dir():  # another process may have been faster
+                got.rename(target)
+
+
+def _record(entry: Any) -> ModelVersion:
+    tags = entry.tags
+    if "content_hash" not in tags:
+        raise ModelError(f"{entry.name}@{entry.version} was not registered by this pipeline. Point the alias at a version that was.")
+    return ModelVersion(
+        name=entry.name,
+        version=int(entry.version),
+        kind=tags["kind"],
+        uri=entry.source,
+        content_hash=tags["content_hash"],
+        mlflow_run_id=entry.run_id,
+        parent=tags.get("parent"),
+        data_hash=tags.get("data_hash"),
+        data_seq=int(tags["data_seq"]) if "data_seq" in tags else None,
+        metrics=json.loads(tags["metrics"]),
+        params=json.loads(tags["params"]),
+        created_at=datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC),
+    )
+
+
+def _description(tags: Mapping[str, str]) -> str:
+    metrics = json.loads(tags["metrics"])
+    origin = f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, files {tags['content_hash'][:12]}."
+    table = ["", "| metric | value |", "|---|---|", *(f"| {key} | {value:.4g} |" for key, value in metrics.items())]
+    return "\n".join([origin, *(table if metrics else [])])
+
+
+def _path_in_run(model: ModelVersion) -> str:
+    return model.uri.removeprefix(f"runs:/{model.mlflow_run_id}/")
+
+
+def _verified(folder: Path, model: ModelVersion) -> Path:
+    if not folder.is_dir():
+        raise ModelNotFound(f"The files of {model.label} are gone from {folder}. Restore them, roll back, or train and register again.")
+    found = folder_hash(folder)
+    if found != model.content_hash:
+        raise ModelHashMismatch(
+            f"{folder} is not what was registered as {model.label}: its hash is {found[:12]}, not {model.content_hash[:12]}. "
+            "Restore the files or roll back to another version."
+        )
+    return folder

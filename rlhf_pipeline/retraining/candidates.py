@@ -1,0 +1,134 @@
+"""One training of a candidate, reported: what all strategies share around their trainer. Knows folders, rows and reports;
+what is learned from the rows is decided by the trainer it is handed.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.config import silence_telemetry
+from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.frames import frame_hash
+from rlhf_pipeline.policy.loading import Policy, load_policy
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.records import Record, content_hash, folder_hash
+from rlhf_pipeline.retraining.checkpoints import open_checkpoints, write_atomically
+from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.training import FinishedTraining, cpu_threads, quiet_libraries, run_to_end
+
+LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
+BOOKKEEPING = {"checkpoint_every", "keep_checkpoints"}  # parameters that leave no trace in the weights
+
+
+class TrainingReport(Record):
+    """What a candidate was made from, how, and what it cost."""
+
+    strategy: str
+    params: dict[str, Any]
+    parent_hash: str = Field(description="content hash of the policy it was trained from")
+    data_hash: str = Field(description="hash of the retraining set")
+    fingerprint: str = Field(description="hash of strategy, parameters, parent and data: equal inputs, equal fingerprint")
+    content_hash: str = Field(description="content hash of the candidate's folder")
+    n_pairs: int = Field(description="rows of the retraining set")
+    n_examples: int = Field(description="rows trained on, after weighting and after dropping what is too long")
+    n_too_long: int = Field(description="rows dropped because the prompt alone fills max_length")
+    n_steps: int
+    loss_curve: tuple[tuple[int, float], ...] = Field(description="(optimiser step, loss)")
+    curves: dict[str, tuple[tuple[int, float], ...]] = Field(default={}, description="other numbers by step")
+    metrics: dict[str, float] = Field(description="mean over the last quarter of the steps")
+    warnings: tuple[str, ...] = ()
+    seconds: float = Field(description="wall time of training, over all attempts")
+    resumed_from: int | None = Field(default=None, description="step of the checkpoint the last attempt began at")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes a strategy: the trainer it builds, the logged numbers worth a picture, and how it reads its own log."""
+
+    name: str
+    build: Callable[[Policy, pd.DataFrame, StrategyParams, Path], Any]
+    curves: Mapping[str, str]
+    health: Callable[[FinishedTraining, StrategyParams], tuple[dict[str, float], tuple[str, ...]]]
+
+
+def train_reported(
+    recipe: Recipe, policy_folder: Path, *, pairs: pd.DataFrame, rows: pd.DataFrame, out: Path, params: StrategyParams, progress: Progress
+) -> TrainingReport:
+    """Recognise a training already done, resume or run it, leave model and report in `out`.
+
+    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits max_length.
+    """
+    silence_telemetry()
+    lineage = {
+        "strategy": recipe.name,
+        "params": params.model_dump(exclude=BOOKKEEPING),
+        "parent_hash": folder_hash(policy_folder),
+        "data_hash": frame_hash(pairs),
+    }
+    fingerprint = content_hash(lineage)
+    known = _already_done(out, fingerprint)
+    if known is not None:
+        return known
+    checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
+    with quiet_libraries(), cpu_threads(params.cpu_threads):
+        policy = load_policy(policy_folder)
+        fitting = _fitting(policy, rows, params)
+        done = run_to_end(
+            lambda: recipe.build(policy, fitting, params, checkpoints),
+            checkpoints,
+            out / "model",
+            {LINEAGE: json.dumps(lineage, indent=1, sort_keys=True)},
+            progress=progress,
+        )
+    metrics, warnings = recipe.health(done, params)
+    report = TrainingReport(
+        strategy=recipe.name,
+        params=params.model_dump(),
+        parent_hash=lineage["parent_hash"],
+        data_hash=lineage["data_hash"],
+        fingerprint=fingerprint,
+        content_hash=done.content_hash,
+        n_pairs=len(pairs),
+        n_examples=len(fitting),
+        n_too_long=len(rows) - len(fitting),
+        n_steps=done.n_steps,
+        loss_curve=done.curve("loss"),
+        curves={label: done.curve(logged) for label, logged in recipe.curves.items()},
+        metrics=metrics,
+        warnings=warnings,
+        seconds=done.seconds,
+        resumed_from=done.resumed_from,
+    )
+    write_atomically(out / "report.json", report.model_dump_json(indent=1))
+    if not params.keep_checkpoints:
+        shutil.rmtree(checkpoints)
+    return report
+
+
+def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.DataFrame:
+    """Rows whose prompt leaves room for a completion: TRL drops the others without a word."""
+    limit = min(params.max_length, policy.context_length)
+    fits = [policy.count_prompt_tokens(text) < limit for text in rows["prompt"]]
+    fitting = rows[fits].reset_index(drop=True)
+    if fitting.empty:
+        raise NotEnoughVotes(
+            f"None of {len(rows)} training examples is left: every prompt alone fills the {limit} tokens of max_length or of the "
+            "policy's context, or all weights are 0. Raise max_length or weigh more rows above 0."
+        )
+    return fitting
+
+
+def _already_done(out: Path, fingerprint: str) -> TrainingReport | None:
+    """The stored report of a training with the same inputs, if its model is still whole; a kill may have cut off either."""
+    try:
+        report = TrainingReport.from_json((out / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = (out / "model").is_dir() and folder_hash(out / "model") == report.content_hash
+    return report if whole and report.fingerprint == fingerprint else None

@@ -1,0 +1,78 @@
+"""Which checkpoints of a training may be continued from. Knows folders and hashes; knows no trainer and no weights."""
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_pipeline.records import folder_hash
+
+FINGERPRINT = "fingerprint.txt"
+NAME = re.compile(r"^checkpoint-(\d+)$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint: `step` optimiser steps done, `seconds` of training spent up to it, over all attempts."""
+
+    folder: Path
+    step: int
+    seconds: float
+
+
+def open_checkpoints(folder: Path, fingerprint: str) -> Path:
+    """`folder`, emptied first unless its checkpoints belong to the same training (`fingerprint`: policy, pairs, parameters)."""
+    label = folder / FINGERPRINT
+    if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(label, fingerprint)
+    return folder
+
+
+def mark_complete(checkpoint: Path, seconds: float) -> None:
+    """Vouch for `checkpoint` after its last file is written; one without the mark was cut off by a kill."""
+    mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
+    write_atomically(_marker(checkpoint), json.dumps(mark))
+
+
+def last_complete(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint whose files are those that were vouched for; None to start from the beginning."""
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.match(path.name)) and path.is_dir()]
+    for step, path in sorted(found, reverse=True):
+        mark = _read_mark(path)
+        if mark is not None and mark[0] == folder_hash(path):
+            return Checkpoint(path, step, mark[1])
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """`path` holds either its old text or all of `text`, never half of it."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    half.write_text(text, encoding="utf-8")
+    half.replace(path)
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Put the finished `source` where `target` is; a kill at any point leaves one whole folder at `target` or beside it."""
+    old = target.with_name(f"{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    source.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _marker(checkpoint: Path) -> Path:
+    # Beside the folder, not in it: the mark holds the hash of everything inside.
+    return checkpoint.with_name(f"{checkpoint.name}.complete.json")
+
+
+def _read_mark(checkpoint: Path) -> tuple[str, float] | None:
+    try:
+        mark = json.loads(_marker(checkpoint).read_text(encoding="utf-8"))
+        return str(mark["content_hash"]), float(mark["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,133 @@
+"""Which preference pairs a policy is retrained on, and why each of them. Knows pairs and predictions; knows no policy, no trainer."""
+
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
+
+SCORES = ("comparison_id", "p_chosen")
+
+
+class SelectionParams(BaseModel):
+    """How the retraining set is chosen."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_pairs: int = Field(400, description="Most pairs in the retraining set", ge=1)
+    min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)
+    uncertainty_weight: float = Field(1.0, description="Weight of the reward model's uncertainty, 1 - |2p - 1|", ge=0)
+    disagreement_weight: float = Field(1.0, description="Weight of the share of votes the champion predicted wrongly", ge=0)
+    weight_before_change: float = Field(0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1)
+
+
+def select(
+    pairs: pd.DataFrame,
+    scores: pd.DataFrame,
+    reflections: pd.DataFrame | None,
+    params: SelectionParams,
+    *,
+    change_seq: int | None = None,
+    frozen_prompt_ids: Collection[str] = (),
+) -> pd.DataFrame:
+    """The most informative pairs of the train split as RETRAINING_SET, most informative first.
+
+    `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward model's calibrated
+    probability that the majority's choice wins, for every pair; `reflections` (REFLECTIONS) are its predictions from
+    before the votes. Where those hold no vote on a comparison, disagreement is judged by p_chosen alone.
+
+    information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes predicted wrongly. Pairs
+    whose last vote came before `change_seq` get the sampling weight `weight_before_change` and rank by information *
+    weight, so that they only fill what newer pairs leave free. Pairs of calib, test and frozen prompts are never taken. Equal
+    inputs in another order give the same rows in the same order.
+
+    Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or outside 0 to 1.
+    """
+    checked = check_frame(pairs, PREFERENCE_PAIRS)
+    usable = checked[(checked["split"] == "train") & ~checked["prompt_id"].isin(list(frozen_prompt_ids))]
+    usable = usable.sort_values("comparison_id", ignore_index=True)
+    _refuse_few(len(usable), len(checked), params.min_pairs)
+    p_chosen = _probabilities(scores, usable["comparison_id"])
+    judged = _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
+    disagreement = _disagreement(judged, p_chosen)
+    is_old = (usable["max_seq"] < change_seq) if change_seq is not None else pd.Series(False, index=usable.index)
+    information = params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs()) + params.disagreement_weight * disagreement
+    chosen = usable.assign(
+        weight=np.where(is_old, params.weight_before_change, 1.0),
+        information=information,
+        reason=[_reason(*row, change_seq) for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, is_old, strict=True)],
+    )
+    chosen = chosen[chosen["weight"] > 0]
+    _refuse_few(len(chosen), len(checked), params.min_pairs)
+    ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(["_rank", "comparison_id"], ascending=[False, True])
+    return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
+
+
+def verify_retraining_set(frame: pd.DataFrame, frozen_prompt_ids: Collection[str], min_pairs: int) -> tuple[str, ...]:
+    """What forbids training on `frame`, in words; empty when nothing does. The blocking check of the retraining set."""
+    problems = []
+    if len(frame) < min_pairs:
+        problems.append(f"{len(frame)} pairs, {min_pairs} are needed. Collect more votes or lower min_pairs.")
+    leaked = frame[frame["split"] != "train"]
+    if len(leaked):
+        problems.append(
+            f"{len(leaked)} rows of evaluation splits, first comparison {leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]})."
+        )
+    frozen = frame[frame["prompt_id"].isin(list(frozen_prompt_ids))]
+    if len(frozen):
+        problems.append(f"{len(frozen)} rows on frozen evaluation prompts, first prompt {frozen['prompt_id'].iloc[0]}.")
+    return tuple(problems)
+
+
+def _refuse_few(n_usable: int, n_pairs: int, min_pairs: int) -> None:
+    if n_usable < min_pairs:
+        raise NotEnoughVotes(
+            f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, no frozen prompts, weight above 0); "
+            f"retraining needs {min_pairs}. Collect more votes or lower min_pairs."
+        )
+
+
+def _probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series:
+    missing = [column for column in SCORES if column not in scores.columns]
+    if missing:
+        raise FrameError(f"scores: missing columns {missing}. Expected: {list(SCORES)}.")
+    if scores["comparison_id"].duplicated().any():
+        raise FrameError("scores: comparison_id repeats. Give one probability per comparison.")
+    p = scores.set_index("comparison_id")["p_chosen"].reindex(comparison_ids).astype("float64")
+    bad = p[~p.between(0, 1)]
+    if len(bad):
+        raise InvalidScores(
+            f"{len(bad)} of {len(p)} pairs have no probability from 0 to 1, first comparison {bad.index[0]} ({bad.iloc[0]}). "
+            "Score every pair with the reward model and its calibrator."
+        )
+    return p.reset_index(drop=True)
+
+
+def _wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
+    """Per comparison_id: n_votes that chose a side and n_wrong of them that the prediction of the time had not expected."""
+    if reflections is None:
+        return pd.DataFrame({"n_votes": [], "n_wrong": []}, index=pd.Index([], dtype="str", name="comparison_id"))
+    voted = check_frame(reflections, REFLECTIONS).dropna(subset=["is_error", "vote_id"])
+    # A vote is set beside every model that predicted it: the latest one is the champion people disagreed with.
+    latest = voted.sort_values(["predicted_at", "reward_model"]).drop_duplicates("vote_id", keep="last")
+    return latest.astype({"is_error": "int64"}).groupby("comparison_id").agg(n_votes=("vote_id", "size"), n_wrong=("is_error", "sum"))
+
+
+def _disagreement(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
+    by_votes = judged["n_wrong"] / judged["n_votes"].where(judged["n_votes"] > 0)
+    return by_votes.fillna((p_chosen < 0.5).astype("float64"))
+
+
+def _reason(n_wrong: float, n_votes: float, p_chosen: float, is_old: bool, change_seq: int | None) -> str:
+    when = "" if change_seq is None else (" before the change" if is_old else " after the change")
+    if n_wrong > 0:
+        annotators = "annotator" if n_votes == 1 else "annotators"
+        return f"champion disagreed with {int(n_wrong)} of {int(n_votes)} {annotators}{when}"
+    if p_chosen < 0.5:
+        return f"reward model gives the chosen completion only {p_chosen:.2f}{when}"
+    if 1 - abs(2 * p_chosen - 1) >= 0.5:
+        return f"reward model unsure: {p_chosen:.2f} for the chosen completion{when}"
+    return f"reward model agrees with people, {p_chosen:.2f} for the chosen completion{when}; fills the set"

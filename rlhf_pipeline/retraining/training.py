@@ -1,0 +1,177 @@
+"""Runs one TRL trainer to its end, through kills and restarts. Knows trainers, checkpoints and what a training cost;
+knows no strategy: what is learned from which rows is decided by the trainer it is given.
+"""
+
+import math
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.policy.loading import Policy
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.retraining.checkpoints import last_complete, mark_complete, replace_folder
+from rlhf_pipeline.retraining.parameters import StrategyParams
+
+MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a picture, few enough for a record
+
+
+@dataclass(frozen=True)
+class FinishedTraining:
+    """What a trainer did: `log` has one mapping of numbers per logged step, over all attempts."""
+
+    content_hash: str
+    n_steps: int
+    log: tuple[dict[str, float], ...]
+    seconds: float
+    resumed_from: int | None
+
+    def curve(self, name: str) -> tuple[tuple[int, float], ...]:
+        """(step, value) of one logged number, e.g. `loss`."""
+        return tuple((int(row["step"]), row[name]) for row in self.log if name in row)
+
+    def at_the_end(self, name: str, share: float = 0.25) -> float:
+        """Mean of a logged number over the last quarter of the steps: one batch alone is too noisy to report."""
+        values = [value for _, value in self.curve(name)]
+        last = values[-max(1, math.ceil(len(values) * share)) :]
+        return float(sum(last) / len(last)) if last else math.nan
+
+
+def trl_arguments(policy: Policy, n_rows: int, params: StrategyParams, checkpoints: Path) -> dict[str, Any]:
+    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run bf16 even on a CPU."""
+    n_steps = math.ceil(n_rows / params.batch_size) * params.epochs
+    return {
+        "output_dir": str(checkpoints),
+        "learning_rate": params.learning_rate,
+        "warmup_steps": params.warmup_share,
+        "num_train_epochs": params.epochs,
+        "per_device_train_batch_size": params.batch_size,
+        "max_length": min(params.max_length, policy.context_length),
+        "seed": params.seed,
+        "data_seed": params.seed,
+        "use_cpu": not params.use_gpu,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "save_strategy": "steps",
+        "save_steps": params.checkpoint_every,
+        "save_total_limit": 2,  # rotation deletes before the new one is vouched for, so one older must survive
+        "logging_steps": max(1, n_steps // MAX_LOGGED_STEPS),
+        "logging_nan_inf_filter": False,  # the default replaces a NaN loss by the last finite one
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+@contextmanager
+def cpu_threads(n: int) -> Iterator[None]:
+    """torch on `n` CPU threads: another number sums in another order and gives other weights."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """No progress bars and no notes to library developers while training: `progress` says what there is to say."""
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    bars = transformers_logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # it warns of every tied weight that a checkpoint rightly leaves out
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of activation_checkpointing
+            warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars[0]:
+            transformers_logging.enable_progress_bar()
+        if bars[1]:
+            datasets.enable_progress_bars()
+
+
+def run_to_end(
+    build_trainer: Callable[[], Any], checkpoints: Path, model_folder: Path, texts: Mapping[str, str], *, progress: Progress = silent
+) -> FinishedTraining:
+    """Train from the last complete checkpoint in `checkpoints`, or from the start; put the policy into `model_folder`.
+
+    The optimiser, the schedule, the random state and the place in the data come back with a checkpoint, so on one
+    kind of machine an interrupted training ends with the same weights as an uninterrupted one. `texts` are small
+    files (name -> content) stored beside the weights. Raises TrainingFailed at the first loss or weight that is not
+    a finite number; `model_folder` then keeps what it had.
+    """
+    from transformers import PrinterCallback
+
+    started = time.monotonic()
+    resume = last_complete(checkpoints)
+    trainer = build_trainer()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_watch(checkpoints, started, resume.seconds if resume else 0.0, progress))
+    trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+    _refuse_broken_weights(trainer.model)
+    content_hash = _save(trainer, checkpoints / "model.tmp", model_folder, texts)
+    spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
+    log = tuple(_numbers(row) for row in trainer.state.log_history if "loss" in row)
+    return FinishedTraining(content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None)
+
+
+def _watch(checkpoints: Path, started: float, spent_before: float, progress: Progress) -> Any:
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        """Reports progress, stops at NaN, vouches for every checkpoint that is whole."""
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any) -> None:
+            numbers = _numbers(logs or {})
+            broken = [name for name in ("loss", "grad_norm") if name in numbers and not math.isfinite(numbers[name])]
+            if broken:
+                raise TrainingFailed(
+                    f"Training broke at step {state.global_step} of {state.max_steps}: {broken[0]} is {numbers[broken[0]]}. "
+                    f"The learning rate was {args.learning_rate:g}; lower it, or look for broken rows in the retraining set."
+                )
+            if "loss" in numbers:
+                progress(state.global_step, state.max_steps, f"loss {numbers['loss']:.3f}")
+
+        def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            spent = spent_before + time.monotonic() - started
+            mark_complete(checkpoints / f"checkpoint-{state.global_step}", spent)
+
+    return Watch()
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items()}
+
+
+def _refuse_broken_weights(model: Any) -> None:
+    broken = [name for name, weights in model.named_parameters() if not bool(weights.isfinite().all())]
+    if broken:
+        raise TrainingFailed(f"{len(broken)} weights are not finite after training, first {broken[0]}. Lower the learning rate.")
+
+
+def _save(trainer: Any, half: Path, model_folder: Path, texts: Mapping[str, str]) -> str:
+    shutil.rmtree(half, ignore_errors=True)
+    trainer.model.save_pretrained(half)
+    trainer.processing_class.save_pretrained(half)
+    for name, text in texts.items():
+        (half / name).write_text(text, encoding="utf-8")
+    content_hash = folder_hash(half)
+    model_folder.parent.mkdir(parents=True, exist_ok=True)
+    replace_folder(half, model_folder)
+    return content_hash

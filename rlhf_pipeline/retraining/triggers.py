@@ -1,0 +1,113 @@
+"""Fire or hold: the one rule that turns drift and calibration events into a retraining. Pure; knows no store and no run."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from pydantic import Field
+
+from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming, sources
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+
+
+class TriggerParams(ConfirmationParams):
+    """When events are enough for a retraining."""
+
+    cool_down_hours: float = Field(default=24.0, ge=0, description="Hours after a fire in which no other fires")
+    min_new_votes: int = Field(default=200, ge=0, description="Votes since the last fire (or ever) before the next")
+
+
+def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
+    """Fire if the champion's events confirm each other and nothing speaks against it now; else hold, with every reason.
+
+    Open events and those held by earlier decisions count alike, so that a change seen during a cool-down fires when it
+    is over, without a new event. Events of a model that is no longer champion never fire. `evidence` of the decision
+    holds all that was looked at: `replay` decides it again.
+    """
+    params = params or TriggerParams()
+    events = _distinct((*evidence.open_events, *evidence.held_events))
+    own = [e for e in events if e.model_version == evidence.champion]
+    confirmed = confirming(own, params)
+    objections = _objections(evidence, own, confirmed, params)
+    stale = [e for e in events if e.model_version != evidence.champion]
+    reasons = [*_superseded(stale, evidence.champion), *(objections or [_confirmation(confirmed)])]
+    fires = not objections
+    involved = _distinct((*evidence.open_events, *confirmed)) if fires else evidence.open_events
+    return TriggerDecision(
+        action="fire" if fires else "hold",
+        reasons=tuple(reasons),
+        event_ids=tuple(event.event_id for event in involved),
+        evidence=_used(evidence, params, own, confirmed),
+        change_seq=change_seq(confirmed) if fires else None,
+        decided_at=evidence.now,
+        state="pending" if fires else "held",
+    )
+
+
+def replay(decision: TriggerDecision) -> TriggerDecision:
+    """The same decision made again from nothing but its own evidence. Raises ConfigurationError if it holds none."""
+    try:
+        looked_at, params = decision.evidence["looked_at"], decision.evidence["params"]
+    except KeyError as cause:
+        raise ConfigurationError(
+            f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by this rule and cannot be replayed."
+        ) from cause
+    return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
+
+
+def _objections(evidence: TriggerEvidence, own: Sequence[DriftEvent], confirmed: Sequence[DriftEvent], params: TriggerParams) -> list[str]:
+    """Everything that speaks against firing now, in words with numbers."""
+    if evidence.champion is None:
+        return ["there is no champion reward model to retrain"]
+    found = []
+    if evidence.n_unfinished:
+        found.append(f"{evidence.n_unfinished} earlier retraining decision(s) not finished")
+    if not own:
+        found.append(f"no open or held event of champion {evidence.champion}")
+    elif not confirmed:
+        found.append(_unconfirmed(own, params))
+    if evidence.last_fired_at is not None:
+        since = evidence.now - evidence.last_fired_at
+        if since < timedelta(hours=params.cool_down_hours):
+            found.append(f"cool-down: last fired {since.total_seconds() / 3600:.1f} h ago, {params.cool_down_hours:g} h are required")
+    if evidence.n_new_votes < params.min_new_votes:
+        found.append(f"{evidence.n_new_votes} new votes since the last retraining, {params.min_new_votes} are required")
+    return found
+
+
+def _unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
+    heard = sources(own)
+    apart = ", but too far apart" if len(heard) >= params.confirmations else ""
+    return (
+        f"unconfirmed: {len(heard)} detector(s) reported ({', '.join(heard)}){apart}; "
+        f"{params.confirmations} within {params.confirmation_window} votes are required"
+    )
+
+
+def _confirmation(confirmed: Sequence[DriftEvent]) -> str:
+    heard, start = sources(confirmed), change_seq(confirmed)
+    dated = f"; change dated at vote {start}" if start is not None else ""
+    return f"confirmed by {len(heard)} detectors ({', '.join(heard)}) between votes {confirmed[0].seq} and {confirmed[-1].seq}{dated}"
+
+
+def _superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
+    if not stale or champion is None:
+        return []
+    models = ", ".join(sorted({event.model_version for event in stale}))
+    return [f"superseded: {len(stale)} event(s) of {models}, champion is {champion}"]
+
+
+def _used(evidence: TriggerEvidence, params: TriggerParams, own: Sequence[DriftEvent], confirmed: Sequence[DriftEvent]) -> dict[str, Any]:
+    return {
+        "looked_at": evidence.model_dump(mode="json"),
+        "params": params.model_dump(mode="json"),
+        "reported": sources(own),
+        "confirmed": sources(confirmed),
+        "confirming_event_ids": [event.event_id for event in confirmed],
+    }
+
+
+def _distinct(events: Sequence[DriftEvent]) -> tuple[DriftEvent, ...]:
+    """Each event once, in vote order."""
+    return tuple(sorted({e.event_id: e for e in events}.values(), key=lambda e: (e.seq, e.event_id)))

@@ -1,0 +1,105 @@
+"""What every reward model can do. Knows pairs, texts and scores; knows no architecture."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.errors import InvalidScores, ModelError, ModelNotFound
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.reward_model.encoder import Encoder
+
+Floats = npt.NDArray[np.float64]
+
+CONFIG_FILE = "config.json"
+
+
+class RewardModel(Protocol):
+    """Scores in logits: P(a preferred by one annotator) = preference_probability(score(a) - score(b)).
+
+    Scores are centred on the training completions, so that 0 is the average completion seen in training. A model is
+    deterministic: the same pairs, weights and parameters give the same scores, in whatever order the pairs come.
+    """
+
+    name: ClassVar[str]
+    score_mean_: float
+    score_std_: float
+    loss_curve_: list[float]
+
+    def fit(self, pairs: pd.DataFrame, *, weights: Floats | None = None, warm_start: "RewardModel | None" = None) -> Self:
+        """Learn from PREFERENCE_PAIRS rows, all of them: the caller picks the split.
+
+        `weights` (n,) multiplies each pair's loss; `warm_start` gives the starting weights and changes nothing else.
+        Raises NotEnoughData, InvalidScores (weights), ModelError (a warm start of another kind).
+        """
+        ...
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`, InvalidScores on NaN."""
+        ...
+
+    def standardised(self, scores: Floats) -> Floats:
+        """`scores` in standard deviations of the training completions: comparable between model versions."""
+        ...
+
+    @property
+    def weights_hash(self) -> str:
+        """Content hash of all that was learnt."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write safetensors and config.json into `folder`, which is made if needed; complete or not at all."""
+        ...
+
+    @classmethod
+    def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
+        """Read what `save` wrote. Raises ModelNotFound, ModelError (a part is missing), ModelHashMismatch (encoder)."""
+        ...
+
+
+def preference_probability(margins: Floats) -> Floats:
+    """The logistic of `margins` with p(m) + p(-m) = 1 exactly, to the last bit.
+
+    >>> float(sum(preference_probability(np.array([0.3, -0.3]))))
+    1.0
+    """
+    return mirrored(margins, lambda size: 1 / (1 + np.exp(-size)))
+
+
+def mirrored(margins: Floats, upper: Any) -> Floats:
+    """p(m) = upper(|m|) for m >= 0 and 1 - upper(|m|) below, exactly antisymmetric; `upper` gives values of 0.5 to 1.
+
+    Raises InvalidScores where a margin is NaN or infinite.
+    """
+    m = finite(margins, "margins")
+    # The smaller of the two probabilities is rounded once and the larger derived from it: then both sum to 1.0.
+    smaller = 1 - np.asarray(upper(np.abs(m)), dtype=np.float64)
+    return np.where(m > 0, 1 - smaller, np.where(m < 0, smaller, 0.5))
+
+
+def finite(values: Any, what: str) -> Floats:
+    """`values` as float64. Raises InvalidScores naming the first row that is NaN or infinite."""
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        row = int(bad.reshape(len(array), -1).any(axis=1).argmax())
+        raise InvalidScores(f"{int(bad.sum())} of {array.size} {what} are NaN or infinite, first in row {row}. Find what made it.")
+    return array
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder. Raises ModelNotFound if it is not there, ModelError if it is no reward model's."""
+    path = Path(folder) / CONFIG_FILE
+    if not path.exists():
+        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. Fit one or fetch its version again.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as cause:
+        raise ModelError(f"{path} is not JSON ({cause}). Fetch the model version from the registry again.") from cause
+    if not isinstance(config, dict) or "kind" not in config:
+        raise ModelError(f"{path} names no kind of reward model. It was not written by `save`; fetch the version again.")
+    return config

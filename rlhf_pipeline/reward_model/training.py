@@ -1,0 +1,187 @@
+"""Fitting a reward model on the train split and judging it on the test split. Knows pairs; knows no registry."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame, frame_hash
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Interval, Record
+from rlhf_pipeline.reward_model.base import Floats, RewardModel
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
+
+
+class RewardModelParams(EmbeddingParams):
+    """How a reward model is fitted for the loop."""
+
+    kind: Literal["embedding"] = Field(default="embedding", description="Which reward model")
+    weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
+    allow_mixed_annotators: bool = Field(
+        default=False, description="Fit on votes of humans and of simulated or machine annotators together"
+    )
+    n_resamples: int = Field(default=1000, ge=100, le=100_000, description="Bootstrap resamples of the report's intervals")
+    seed: int = Field(default=0, ge=0, description="Seed of those resamples; the fit itself draws nothing")
+
+    def embedding(self) -> EmbeddingParams:
+        return EmbeddingParams(**{name: getattr(self, name) for name in EmbeddingParams.model_fields})
+
+
+class TestAccuracy(Record):
+    """The model and its baselines on the same held-out pairs; intervals by bootstrap over prompts."""
+
+    __test__ = False  # a record, not a test class
+
+    n: int = Field(description="pairs")
+    accuracy: Interval = Field(description="the majority's side is scored higher; equal scores count half")
+    vote_accuracy: Interval = Field(description="share of single votes predicted: the number to set beside the noise ceiling")
+    log_loss: Interval = Field(description="nats per vote, before calibration; 0.693 is a coin")
+    longer_wins: Interval = Field(description="accuracy of preferring the longer completion")
+    majority_side: Interval = Field(description="accuracy of always choosing the side chosen most in training")
+
+
+class RewardModelReport(Record):
+    """What was fitted on what, and how well it does on prompts it never saw."""
+
+    kind: str
+    n_train: int
+    n_calib: int
+    n_test: int
+    n_before_change: int = Field(description="training pairs that were down-weighted")
+    test: TestAccuracy | None = Field(description="None without test pairs")
+    test_since_change: TestAccuracy | None = Field(default=None, description="the same on pairs voted since the change")
+    loss_curve: tuple[float, ...] = Field(description="training objective after each step")
+    held_out_loss: dict[str, float] = Field(description="L2 -> cross-validated log loss within the train split")
+    l2: float
+    n_truncated: int = Field(description="texts cut to the encoder's window in this run")
+    encoder_hash: str
+    weights_hash: str
+    parent_weights_hash: str | None = Field(description="of the model it was started from")
+    data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
+    max_seq: int = Field(description="highest vote seq those pairs rest on")
+    change_seq: int | None = None
+
+
+@dataclass(frozen=True)
+class FittedRewardModel:
+    model: EmbeddingRewardModel
+    report: RewardModelReport
+
+
+def fit_reward_model(
+    pairs: pd.DataFrame,
+    params: RewardModelParams | None = None,
+    *,
+    encoder: Encoder | None = None,
+    warm_start: RewardModel | None = None,
+    change_seq: int | None = None,
+    progress: Progress = silent,
+) -> FittedRewardModel:
+    """Fit on the pairs of the train split, report on those of the test split; the calib split is not touched.
+
+    Pairs whose votes all came before `change_seq` are multiplied by `weight_before_change`. A warm start changes the
+    starting weights and the parent in the report, nothing else: the problem is convex. Raises NotEnoughData,
+    ConfigurationError (kinds of annotators mixed), FrameError.
+    """
+    params = params or RewardModelParams()
+    pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
+    refuse_mixed_annotators(pairs, allowed=params.allow_mixed_annotators)
+    train = _split(pairs, "train")
+    if train.empty:
+        raise NotEnoughData(f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more prompts.")
+    weights = change_weights(train, change_seq, params.weight_before_change)
+    model = EmbeddingRewardModel(params.embedding(), encoder)
+    n_truncated = model.encoder.n_truncated
+    model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
+    test, since = _judge(model, pairs, params, change_seq, progress)
+    report = RewardModelReport(
+        kind=model.name,
+        n_train=len(train),
+        n_calib=int((pairs["split"] == "calib").sum()),
+        n_test=int((pairs["split"] == "test").sum()),
+        n_before_change=int((train["max_seq"] < change_seq).sum()) if change_seq is not None else 0,
+        test=test,
+        test_since_change=since,
+        loss_curve=tuple(model.loss_curve_),
+        held_out_loss={f"{l2:g}": loss for l2, loss in model.held_out_loss_.items()},
+        l2=float(model.l2_ or 0.0),
+        n_truncated=model.encoder.n_truncated - n_truncated,
+        encoder_hash=model.encoder.hash,
+        weights_hash=model.weights_hash,
+        parent_weights_hash=warm_start.weights_hash if warm_start else None,
+        data_hash=frame_hash(pairs),
+        max_seq=int(pairs["max_seq"].max()),
+        change_seq=change_seq,
+    )
+    return FittedRewardModel(model, report)
+
+
+def change_weights(pairs: pd.DataFrame, change_seq: int | None, weight_before: float) -> Floats:
+    """1 for pairs with a vote at or after `change_seq`, `weight_before` for the others; all 1 without a change."""
+    if change_seq is None:
+        return np.ones(len(pairs))
+    return np.where(pairs["max_seq"].to_numpy() < change_seq, weight_before, 1.0)
+
+
+def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:
+    """Raise ConfigurationError where pairs of several kinds of annotators would be learnt from as one taste."""
+    counts = pairs["annotator_kind"].value_counts().sort_index()
+    if allowed or (len(counts) <= 1 and "mixed" not in counts.index):
+        return
+    shown = ", ".join(f"{kind}: {n}" for kind, n in counts.items())
+    raise ConfigurationError(f"The preference pairs mix kinds of annotators ({shown}). Keep one kind, or set allow_mixed_annotators.")
+
+
+def _split(pairs: pd.DataFrame, split: str) -> pd.DataFrame:
+    return pairs[pairs["split"] == split].reset_index(drop=True)
+
+
+def _judge(
+    model: RewardModel, pairs: pd.DataFrame, params: RewardModelParams, change_seq: int | None, progress: Progress
+) -> tuple[TestAccuracy | None, TestAccuracy | None]:
+    """On all test pairs with a majority, and on those voted since the change."""
+    test = _split(pairs[pairs["agreement"] > 0.5], "test")
+    if test.empty:
+        return None, None
+    prompts = test["prompt"].tolist()
+    scores = model.score([*prompts, *prompts], [*test["chosen"], *test["rejected"]], progress=progress)
+    margins = scores[: len(test)] - scores[len(test) :]
+    chosen_sides = _split(pairs, "train")["chosen_side"]
+    side = "a" if (chosen_sides == "a").mean() >= 0.5 else "b"
+    since = (test["max_seq"] >= change_seq).to_numpy() if change_seq is not None else np.zeros(len(test), dtype=bool)
+    return (
+        _accuracy(test, margins, side, params),
+        _accuracy(test[since], margins[since], side, params) if since.any() else None,
+    )
+
+
+def _accuracy(test: pd.DataFrame, margins: Floats, side: str, params: RewardModelParams) -> TestAccuracy:
+    bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
+    groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
+    n_votes = test["n_votes"].to_numpy(dtype=np.float64)
+    length_gap = (test["chosen"].str.len() - test["rejected"].str.len()).to_numpy(dtype=np.float64)
+    right = _wins(margins)
+    by_vote = right * agreement + (1 - right) * (1 - agreement)
+    losses = np.logaddexp(0.0, -margins) + (1 - agreement) * margins
+
+    def mean(values: Floats, weights: Floats | None = None) -> Interval:
+        return interval_of_mean(values, groups=groups, weights=weights, params=bootstrap)
+
+    return TestAccuracy(
+        n=len(test),
+        accuracy=mean(right),
+        vote_accuracy=mean(by_vote, n_votes),
+        log_loss=mean(losses, n_votes),
+        longer_wins=mean(_wins(length_gap)),
+        majority_side=mean((test["chosen_side"] == side).to_numpy(dtype=np.float64)),
+    )
+
+
+def _wins(margins: Floats) -> Floats:
+    """1 where positive, 0 where negative, a half where equal."""
+    return 0.5 + 0.5 * np.sign(margins)

@@ -1,0 +1,62 @@
+"""The store: all SQL of the project behind one object. Implements what stages are handed; knows no stage."""
+
+from types import TracebackType
+from typing import Self
+
+from rlhf_pipeline.protocols import Clock
+from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store.audit import Audit
+from rlhf_pipeline.store.calibrations import Calibrations
+from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
+from rlhf_pipeline.store.completions_cache import CompletionsCache
+from rlhf_pipeline.store.decisions import Decisions
+from rlhf_pipeline.store.detectors import Detectors
+from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
+from rlhf_pipeline.store.events import Events
+from rlhf_pipeline.store.gates import Gates
+from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
+from rlhf_pipeline.store.predictions import Predictions
+from rlhf_pipeline.store.promotions import Promotions
+from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
+
+__all__ = ["DayDigest", "Heartbeat", "PublishResult", "Store", "TouchedDay"]
+
+
+class Store:
+    """One project's rows, one attribute per noun. Threads and processes may share the database; use `with` or `close`."""
+
+    def __init__(self, database: Database):
+        self.database = database
+        self.comparisons = Comparisons(database)
+        self.predictions = Predictions(database)
+        self.votes = Votes(database)
+        self.detectors = Detectors(database)
+        self.events = Events(database)
+        self.decisions = Decisions(database)
+        self.promotions = Promotions(database)
+        self.gates = Gates(database)
+        self.calibrations = Calibrations(database)
+        self.heartbeats = Heartbeats(database)
+        self.completions_cache = CompletionsCache(database)
+        self.audit = Audit(database)
+
+    @classmethod
+    def open(cls, url: str, *, organization: str, project: str, clock: Clock | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """The store at a SQLAlchemy URL, for one project; the folder of a SQLite file is made.
+
+        Raises StoreError for an unusable URL and for a folder that cannot be written. Call `migrate` before first use.
+        """
+        return cls(Database(url, organization, project, clock=clock, busy_timeout_s=busy_timeout_s))
+
+    def migrate(self) -> None:
+        """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to do."""
+        migrations.upgrade(self.database)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

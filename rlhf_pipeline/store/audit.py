@@ -1,0 +1,163 @@
+"""The hash chain over every act, written in the act's own transaction. Knows votes only to check that they still match."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import SCOPE, audit, heads, votes
+
+FIRST_HASH = "0" * 64
+VOTE_CAST = "vote.cast"
+VERIFY_ROWS = 5_000  # read at a time
+
+_VOTE_COLUMNS = tuple(column.name for column in votes.c if column.name not in SCOPE)
+
+
+class Ledger:
+    """The head of a project's chain within one write transaction: gives vote seqs, links acts."""
+
+    def __init__(self, connection: Connection, database: Database):
+        self._connection = connection
+        self._database = database
+        head = connection.execute(select(heads).where(database.mine(heads))).one_or_none()
+        self._is_new = head is None
+        self.vote_seq: int = head.vote_seq if head else 0
+        self.seq: int = head.audit_seq if head else 0
+        self.hash: str = head.audit_hash if head else FIRST_HASH
+        self._links: list[dict[str, Any]] = []
+
+    def next_vote_seq(self) -> int:
+        self.vote_seq += 1
+        return self.vote_seq
+
+    def append(self, *, actor: str, action: str, object_id: str, digest: str, at: datetime | None = None) -> None:
+        """Link one act: who did what to which thing, with the digest of what was written."""
+        self.seq += 1
+        link = {
+            "organization_id": self._database.organization,
+            "project_id": self._database.project,
+            "seq": self.seq,
+            "at": at or self._database.clock.now(),
+            "actor": actor,
+            "action": action,
+            "object_id": object_id,
+            "payload_digest": digest,
+            "prev_hash": self.hash,
+        }
+        self.hash = link_hash(link)
+        self._links.append({**link, "hash": self.hash})
+
+    def write(self) -> None:
+        """Insert the links and move the head: the last thing a transaction does."""
+        if not self._links:
+            return
+        self._connection.execute(audit.insert(), self._links)
+        head = {"vote_seq": self.vote_seq, "audit_seq": self.seq, "audit_hash": self.hash}
+        if self._is_new:
+            self._database.insert(self._connection, heads, [head])
+        else:
+            self._connection.execute(heads.update().where(self._database.mine(heads)).values(head))
+
+
+@contextmanager
+def acting(database: Database) -> Iterator[tuple[Connection, Ledger]]:
+    """A write transaction whose acts are linked into the chain before it commits."""
+    with database.writing() as connection:
+        ledger = Ledger(connection, database)
+        yield connection, ledger
+        ledger.write()
+
+
+def link_hash(link: Mapping[str, Any]) -> str:
+    """SHA-256 over the canonical JSON of all fields of a link, the previous hash included."""
+    fields = {key: value for key, value in link.items() if key != "hash"}
+    fields["at"] = fields["at"].isoformat()
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def vote_digest(row: Mapping[str, Any]) -> str:
+    """Digest of all columns of a stored vote."""
+    return content_hash({name: row[name] for name in _VOTE_COLUMNS})
+
+
+class Audit:
+    """Reads the chain. Rows are appended by the acts themselves."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def count(self) -> int:
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(audit).where(self._database.mine(audit))).scalar_one()
+
+    def verify(self) -> int:
+        """Walk the whole chain and set every vote beside its link; the number of links.
+
+        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or in the votes.
+        """
+        with self._database.reading() as connection:
+            previous, n_votes = FIRST_HASH, 0
+            seq = 0
+            for seq, (link, vote) in enumerate(self._links(connection), start=1):
+                self._check_link(link, seq, previous)
+                if link["action"] == VOTE_CAST:
+                    n_votes += 1
+                    self._check_vote(link, vote)
+                previous = link["hash"]
+            self._check_ends(connection, seq, previous, n_votes)
+        return seq
+
+    def _links(self, connection: Connection) -> Iterator[tuple[dict[str, Any], Row[Any] | None]]:
+        """Links in order, each with the vote it is about (None for other acts and for votes that are gone)."""
+        after = 0
+        while True:
+            links = connection.execute(
+                select(audit).where(self._database.mine(audit), audit.c.seq > after).order_by(audit.c.seq).limit(VERIFY_ROWS)
+            ).all()
+            if not links:
+                return
+            last = links[-1].seq
+            of_these = select(audit.c.object_id).where(
+                self._database.mine(audit), audit.c.seq > after, audit.c.seq <= last, audit.c.action == VOTE_CAST
+            )
+            found = connection.execute(select(votes).where(self._database.mine(votes), votes.c.vote_id.in_(of_these))).all()
+            by_id = {vote.vote_id: vote for vote in found}
+            for link in links:
+                yield dict(link._mapping), by_id.get(link.object_id)
+            after = last
+
+    def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
+        if link["seq"] != seq:
+            raise self._broken(seq, f"is missing (the next one found is {link['seq']})")
+        if link["prev_hash"] != previous:
+            raise self._broken(seq, "does not follow its predecessor")
+        if link_hash(link) != link["hash"]:
+            raise self._broken(seq, "was changed")
+
+    def _check_vote(self, link: Mapping[str, Any], vote: Row[Any] | None) -> None:
+        if vote is None:
+            raise self._broken(link["seq"], f"stands for vote {link['object_id']}, which was removed")
+        if vote_digest(dict(vote._mapping)) != link["payload_digest"]:
+            raise self._broken(link["seq"], f"stands for vote {vote.vote_id} (seq {vote.seq}), which was changed")
+
+    def _check_ends(self, connection: Connection, seq: int, previous: str, n_votes: int) -> None:
+        head = Ledger(connection, self._database)
+        if (head.seq, head.hash) != (seq, previous):
+            raise self._broken(min(seq, head.seq) + 1, f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was cut")
+        stored = connection.execute(select(func.count()).select_from(votes).where(self._database.mine(votes))).scalar_one()
+        if stored != n_votes:
+            raise self._broken(seq, f"ends a chain of {n_votes} votes, but {stored} are stored: votes were added without their link")
+
+    def _broken(self, seq: int, what: str) -> StoreError:
+        return StoreError(
+            f"The audit chain of {self._database.organization}/{self._database.project} is broken at seq {seq}: it {what}. "
+            "Stop writing, keep the file as evidence and restore the last backup that verifies."
+        )

@@ -1,0 +1,141 @@
+"""Comparisons as published for judgement, each together with the predictions made for it. Knows no rule of voting."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection, Row, and_, distinct, func, literal, select
+
+from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
+from rlhf_pipeline.records import Choice, Record, content_hash
+from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.schema import comparisons, predictions, votes
+
+FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
+
+
+class PublishResult(Record):
+    """Comparisons new and already known; predictions written and those refused because a vote was there first."""
+
+    n_new: int = 0
+    n_known: int = 0
+    n_predictions: int = 0
+    n_predictions_refused: int = 0
+
+    def plus(self, other: "PublishResult") -> "PublishResult":
+        return PublishResult(**{name: getattr(self, name) + getattr(other, name) for name in PublishResult.model_fields})
+
+
+class Comparisons:
+    """Insert or ignore by comparison_id: publishing again changes nothing."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def publish(self, frame: pd.DataFrame, predicted: pd.DataFrame | None = None, *, published_at: datetime) -> PublishResult:
+        """Store COMPARISONS and PREDICTIONS; a comparison and its predictions enter in the same transaction.
+
+        A prediction already stored is left as it is; one for a comparison that has a vote is refused and counted, because
+        predictions come before votes. Raises UnknownComparison for a prediction of a comparison neither given nor stored,
+        FrameError for a frame that breaks its schema. After a kill, publish the same again.
+        """
+        rows = rows_of(frame, COMPARISONS)
+        by_comparison: dict[str, list[dict[str, Any]]] = {}
+        for prediction in rows_of(predicted, PREDICTIONS) if predicted is not None else ():
+            by_comparison.setdefault(prediction["comparison_id"], []).append(prediction)
+        result = PublishResult()
+        units = [(row, by_comparison.pop(row["comparison_id"], [])) for row in rows]
+        per_unit = 1 + max((len(p) for _, p in units), default=0)
+        for batch in batches(units, max(1, MAX_ROWS // per_unit)):
+            result = result.plus(self._publish([r for r, _ in batch], [p for _, ps in batch for p in ps], published_at))
+        for left in batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS):
+            result = result.plus(self._publish([], left, published_at))
+        return result
+
+    def for_days(self, days: Sequence[str]) -> pd.DataFrame:
+        """COMPARISONS of `days`, in the order they are to be judged."""
+        wanted = (
+            select(*FRAME_COLUMNS)
+            .where(self._database.mine(comparisons), comparisons.c.day.in_(sorted(set(days))))
+            .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+        )
+        with self._database.reading() as connection:
+            return frame_of(connection.execute(wanted).all(), COMPARISONS)
+
+    def with_ids(self, ids: Sequence[str]) -> pd.DataFrame:
+        """COMPARISONS with these ids, in the order of `for_days`; unknown ids are left out."""
+        rows: list[Row[Any]] = []
+        with self._database.reading() as connection:
+            for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
+                wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
+                rows.extend(connection.execute(wanted).all())
+        return frame_of(sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS)
+
+    def open_for(self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100) -> pd.DataFrame:
+        """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.
+
+        Open are those on which this annotator never voted and fewer than `votes_per_comparison` others judged; a skip is no
+        judgement.
+        """
+        about = and_(self._database.mine(votes), votes.c.comparison_id == comparisons.c.comparison_id)
+        own = select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
+        judges = select(func.count(distinct(votes.c.annotator_id))).where(about, votes.c.choice != Choice.SKIP.value)
+        wanted = (
+            select(*FRAME_COLUMNS)
+            .where(self._database.mine(comparisons), ~own.exists(), judges.scalar_subquery() < votes_per_comparison)
+            .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return frame_of(connection.execute(wanted).all(), COMPARISONS)
+
+    def count(self) -> int:
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(comparisons).where(self._database.mine(comparisons))).scalar_one()
+
+    def _publish(self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime) -> PublishResult:
+        with acting(self._database) as (connection, ledger):
+            known = self._stored(connection, [row["comparison_id"] for row in (*rows, *predicted)])
+            new = [{**row, "published_at": published_at} for row in rows if row["comparison_id"] not in known]
+            unknown = {p["comparison_id"] for p in predicted} - known - {row["comparison_id"] for row in rows}
+            if unknown:
+                raise UnknownComparison(
+                    f"{len(unknown)} predictions are for comparisons that were never published, first {min(unknown)!r}. "
+                    "Publish the comparisons with them."
+                )
+            self._database.insert(connection, comparisons, new)
+            written, n_refused = self._predict(connection, predicted)
+            self._link(ledger, new, written)
+        return PublishResult(n_new=len(new), n_known=len(rows) - len(new), n_predictions=len(written), n_predictions_refused=n_refused)
+
+    def _predict(self, connection: Connection, predicted: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+        ids = sorted({p["comparison_id"] for p in predicted})
+        stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
+            self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+        )
+        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.comparison_id.in_(ids)).distinct()
+        known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
+        too_late = set(connection.execute(voted).scalars())
+        new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in known]
+        written = [p for p in new if p["comparison_id"] not in too_late]
+        self._database.insert(connection, predictions, written)
+        return written, len(new) - len(written)
+
+    def _stored(self, connection: Connection, ids: list[str]) -> set[str]:
+        stored = select(comparisons.c.comparison_id).where(
+            self._database.mine(comparisons), comparisons.c.comparison_id.in_(sorted(set(ids)))
+        )
+        return set(connection.execute(stored).scalars())
+
+    def _link(self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]) -> None:
+        if new:
+            digest = content_hash(new)
+            ledger.append(actor="pipeline", action="comparisons.publish", object_id=f"{len(new)} comparisons", digest=digest)
+        if written:
+            ledger.append(
+                actor="pipeline", action="predictions.write", object_id=f"{len(written)} predictions", digest=content_hash(written)
+            )

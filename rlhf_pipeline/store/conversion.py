@@ -1,0 +1,68 @@
+"""Rows to frames and records to text, and back. Knows schemas and JSON; knows no table."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel
+from sqlalchemy import Row
+
+from rlhf_pipeline.errors import InvalidScores, StoreError
+from rlhf_pipeline.frames import FrameSchema, check_frame
+
+T = TypeVar("T")
+
+
+def frame_of(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
+    """Rows selected in the order of the schema's columns, as its frame."""
+    if not rows:
+        return schema.empty()
+    return check_frame(pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns)), schema)
+
+
+def rows_of(frame: pd.DataFrame, schema: FrameSchema) -> list[dict[str, Any]]:
+    """The frame's rows, checked, as plain Python values; what is missing becomes None."""
+    plain = check_frame(frame, schema).astype(object)
+    return [dict(row) for row in plain.where(plain.notna(), None).to_dict("records")]
+
+
+def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
+    """Canonical JSON text of a record.
+
+    Raises InvalidScores for NaN or infinity, wherever it hides (a missing number must be None), StoreError for what is no JSON.
+    """
+    # Not pydantic's own JSON mode: below `Any` it writes null for NaN.
+    plain = value.model_dump() if isinstance(value, BaseModel) else value
+    try:
+        return json.dumps(plain, default=_jsonable, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as cause:
+        raise InvalidScores(f"{what} holds NaN or infinity and was not stored. Give None where there is no number.") from cause
+    except TypeError as cause:
+        raise StoreError(f"{what} cannot be written as JSON ({cause}). Use text, numbers, lists and mappings only.") from cause
+
+
+def _jsonable(value: object) -> object:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r}")
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive lists of at most `size` items.
+
+    >>> list(batches([1, 2, 3], 2))
+    [[1, 2], [3]]
+    """
+    batch: list[T] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

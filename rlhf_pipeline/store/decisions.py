@@ -1,0 +1,188 @@
+"""Retraining decisions: one transaction reads the evidence, asks the rule and claims the events. Knows no rule itself."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, or_, select
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import TriggerDecision, TriggerEvidence, content_hash
+from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.events import read_events
+from rlhf_pipeline.store.schema import decisions, drift_events
+
+Rule = Callable[[TriggerEvidence], TriggerDecision | None]
+MAX_ATTEMPTS = 3
+
+
+class Decisions:
+    """A fire goes pending → submitted → succeeded or failed, and back to pending by `retry`; a hold stays held.
+
+    Every transition may be repeated, by any process: what already happened is left as it is.
+    """
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def decide(self, rule: Rule, *, now: datetime, champion: str | None) -> TriggerDecision | None:
+        """Ask `rule` about the events since the last fire, store its answer and claim the open events, all in one transaction.
+
+        None when there is neither an open nor a held event, or when the rule says nothing. A hold without an open event has
+        nothing to claim: it is given back with decision_id None and not stored. `rule` must not use the store.
+        """
+        with acting(self._database) as (connection, ledger):
+            evidence = self._evidence(connection, ledger, now, champion)
+            if not evidence.open_events and not evidence.held_events:
+                return None
+            decision = rule(evidence)
+            if decision is None:
+                return None
+            state = "pending" if decision.action == "fire" else "held"
+            decision = decision.model_copy(update={"state": state, "attempt": 1, "run_id": None, "decision_id": None})
+            if decision.action == "hold" and not evidence.open_events:
+                return decision
+            return self._store(connection, ledger, decision)
+
+    def pending(self) -> list[TriggerDecision]:
+        """Fire decisions waiting for a run, oldest first."""
+        return self._read(decisions.c.state == "pending")
+
+    def submitted(self) -> list[TriggerDecision]:
+        """Fire decisions whose run was found and has not been seen to end, oldest first."""
+        return self._read(decisions.c.state == "submitted")
+
+    def lease(self, decision_id: int, attempt: int, *, now: datetime, lease: timedelta) -> bool:
+        """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has passed.
+
+        False for an attempt that is not pending or that somebody else is submitting.
+        """
+        with self._database.writing() as connection:
+            free = or_(decisions.c.leased_until.is_(None), decisions.c.leased_until <= now)
+            this = (decisions.c.decision_id == decision_id, decisions.c.attempt == attempt, decisions.c.state == "pending")
+            taken = decisions.update().where(self._database.mine(decisions), *this, free).values(leased_until=now + lease)
+            return connection.execute(taken).rowcount == 1
+
+    def all(self) -> list[TriggerDecision]:
+        return self._read()
+
+    def get(self, decision_id: int) -> TriggerDecision:
+        """Raises StoreError for an unknown id."""
+        with self._database.reading() as connection:
+            return _decision(self._row(connection, decision_id))
+
+    def error(self, decision_id: int) -> str | None:
+        """Why the last attempt failed, where it did."""
+        with self._database.reading() as connection:
+            error: str | None = self._row(connection, decision_id)["error"]
+        return error
+
+    def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
+        """The run of this attempt was found. Ignored for an attempt that is over or already submitted."""
+
+        def submit(row: RowMapping) -> dict[str, Any]:
+            return {"state": "submitted", "run_id": run_id} if row["state"] == "pending" and row["attempt"] == attempt else {}
+
+        return self._move(decision_id, submit)
+
+    def mark_finished(self, decision_id: int, *, succeeded: bool, error: str | None = None, attempt: int | None = None) -> TriggerDecision:
+        """The run ended. Success is final; a failure may still turn into success, when a run thought dead ends well.
+
+        With `attempt`, news of an earlier attempt are ignored.
+        """
+
+        def finish(row: RowMapping) -> dict[str, Any]:
+            stale = attempt is not None and attempt != row["attempt"]
+            if stale or row["state"] in ("held", "succeeded"):
+                return {}
+            return {"state": "succeeded", "error": None} if succeeded else {"state": "failed", "error": error}
+
+        return self._move(decision_id, finish)
+
+    def retry(self, decision_id: int, *, max_attempts: int = MAX_ATTEMPTS, attempt: int | None = None) -> TriggerDecision:
+        """Next attempt, pending again; failed for good once `max_attempts` were made.
+
+        Only from submitted or failed. With `attempt`, only while that attempt is the current one, so that two processes that
+        see the same dead run start one new attempt.
+        """
+
+        def again(row: RowMapping) -> dict[str, Any]:
+            stale = attempt is not None and attempt != row["attempt"]
+            if stale or row["state"] not in ("submitted", "failed"):
+                return {}
+            if row["attempt"] >= max_attempts:
+                return {"state": "failed", "error": row["error"] or f"{max_attempts} attempts were made"}
+            return {"state": "pending", "attempt": row["attempt"] + 1, "run_id": None, "leased_until": None}
+
+        return self._move(decision_id, again)
+
+    def _evidence(self, connection: Connection, ledger: Ledger, now: datetime, champion: str | None) -> TriggerEvidence:
+        mine = self._database.mine(decisions)
+        fires = select(decisions).where(mine, decisions.c.action == "fire")
+        last = connection.execute(fires.order_by(decisions.c.decision_id.desc()).limit(1)).one_or_none()
+        unfinished = select(func.count()).select_from(decisions).where(mine, decisions.c.state.in_(["pending", "submitted"]))
+        # After the last fire there are only holds, so their events are those of higher decision ids.
+        held = drift_events.c.decision_id > (last.decision_id if last else 0)
+        return TriggerEvidence(
+            champion=champion,
+            open_events=tuple(read_events(connection, self._database, drift_events.c.decision_id.is_(None))),
+            held_events=tuple(read_events(connection, self._database, held)),
+            last_fired_at=last.decided_at if last else None,
+            n_new_votes=ledger.vote_seq - (last.max_seq if last else 0),
+            max_seq=ledger.vote_seq,
+            n_unfinished=connection.execute(unfinished).scalar_one(),
+            now=now,
+        )
+
+    def _store(self, connection: Connection, ledger: Ledger, decision: TriggerDecision) -> TriggerDecision:
+        newest = connection.execute(select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))).scalar()
+        decision = decision.model_copy(update={"decision_id": (newest or 0) + 1})
+        record = json_of(decision, "The retraining decision")
+        columns = decision.model_dump(include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"})
+        self._database.insert(
+            connection, decisions, [{**columns, "max_seq": ledger.vote_seq, "leased_until": None, "error": None, "record": record}]
+        )
+        claimed = drift_events.update().where(self._database.mine(drift_events), drift_events.c.decision_id.is_(None))
+        connection.execute(claimed.values(decision_id=decision.decision_id))
+        self._link(ledger, decision)
+        return decision
+
+    def _move(self, decision_id: int, change: Callable[[RowMapping], dict[str, Any]]) -> TriggerDecision:
+        with acting(self._database) as (connection, ledger):
+            row = self._row(connection, decision_id)
+            changed = {name: value for name, value in change(row).items() if row[name] != value}
+            if not changed:
+                return _decision(row)
+            at = (self._database.mine(decisions), decisions.c.decision_id == decision_id)
+            connection.execute(decisions.update().where(*at).values(changed))
+            moved = _decision(self._row(connection, decision_id))
+            self._link(ledger, moved)
+            return moved
+
+    def _link(self, ledger: Ledger, decision: TriggerDecision) -> None:
+        ledger.append(
+            actor="pipeline",
+            action=f"decision.{decision.state}",
+            object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
+            digest=content_hash(decision.model_dump(mode="json")),
+        )
+
+    def _row(self, connection: Connection, decision_id: int) -> RowMapping:
+        wanted = select(decisions).where(self._database.mine(decisions), decisions.c.decision_id == decision_id)
+        row = connection.execute(wanted).mappings().one_or_none()
+        if row is None:
+            raise StoreError(f"There is no decision {decision_id} in project {self._database.project!r}. Correct the id.")
+        return row
+
+    def _read(self, *conditions: Any) -> list[TriggerDecision]:
+        wanted = select(decisions).where(self._database.mine(decisions), *conditions).order_by(decisions.c.decision_id)
+        with self._database.reading() as connection:
+            return [_decision(row) for row in connection.execute(wanted).mappings()]
+
+
+def _decision(row: RowMapping) -> TriggerDecision:
+    """The decision as it was taken, in the state it is in now."""
+    current = {name: row[name] for name in ("decision_id", "state", "attempt", "run_id")}
+    return TriggerDecision.from_json(row["record"]).model_copy(update=current)

@@ -1,0 +1,63 @@
+"""Drift and calibration events: inserted or ignored, open until a decision claims them. Knows no detector and no rule."""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from rlhf_pipeline.records import DriftEvent
+from rlhf_pipeline.store.conversion import batches, json_of
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import drift_events
+
+IN_ORDER = (drift_events.c.seq, drift_events.c.detector, drift_events.c.event_id)
+
+
+class Events:
+    """Unique by (model_version, detector, params_hash, stream, seq)."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def add(self, events: Sequence[DriftEvent]) -> int:
+        """Store the events that are new; their number."""
+        n_new = 0
+        for batch in batches(events, MAX_ROWS):
+            with self._database.writing() as connection:
+                n_new += insert_events(connection, self._database, batch)
+        return n_new
+
+    def open(self) -> list[DriftEvent]:
+        """Events no decision has claimed."""
+        return self._read(drift_events.c.decision_id.is_(None))
+
+    def for_days(self, days: Iterable[str]) -> list[DriftEvent]:
+        return self._read(drift_events.c.day.in_(sorted(set(days))))
+
+    def for_model(self, label: str) -> list[DriftEvent]:
+        return self._read(drift_events.c.model_version == label)
+
+    def _read(self, condition: ColumnElement[bool]) -> list[DriftEvent]:
+        with self._database.reading() as connection:
+            return read_events(connection, self._database, condition)
+
+
+def read_events(connection: Connection, database: Database, condition: ColumnElement[bool]) -> list[DriftEvent]:
+    """Events that meet the condition, by seq."""
+    wanted = select(drift_events.c.record).where(database.mine(drift_events), condition).order_by(*IN_ORDER)
+    return [DriftEvent.from_json(text) for text in connection.execute(wanted).scalars()]
+
+
+def insert_events(connection: Connection, database: Database, events: Sequence[DriftEvent]) -> int:
+    """Insert what is not there yet, within the open transaction. Raises InvalidScores for NaN in the evidence."""
+    ids = [event.event_id for event in events]
+    stored = select(drift_events.c.event_id).where(database.mine(drift_events), drift_events.c.event_id.in_(ids))
+    known = set(connection.execute(stored).scalars())
+    new = {event.event_id: event for event in reversed(events) if event.event_id not in known}
+    database.insert(connection, drift_events, [_row(event) for event in reversed(new.values())])
+    return len(new)
+
+
+def _row(event: DriftEvent) -> dict[str, object]:
+    columns = event.model_dump(include={"kind", "model_version", "detector", "params_hash", "stream", "seq", "detected_at"})
+    record = json_of(event, f"Event of {event.detector} on {event.model_version} at seq {event.seq}")
+    return {**columns, "event_id": event.event_id, "day": event.day.isoformat(), "record": record, "decision_id": None}

@@ -1,0 +1,32 @@
+"""What the gate said of each candidate. Knows decisions as records; judges nothing."""
+
+from sqlalchemy import func, select
+
+from rlhf_pipeline.records import GateDecision, content_hash
+from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import gates
+
+
+class Gates:
+    """Append-only."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def record(self, decision: GateDecision) -> int:
+        """Store a decision with its checks and evaluation; its number. Raises InvalidScores for NaN in it."""
+        text = json_of(decision, f"Gate decision on {decision.candidate}")
+        with acting(self._database) as (connection, ledger):
+            last = connection.execute(select(func.max(gates.c.gate_id)).where(self._database.mine(gates))).scalar() or 0
+            row = {"gate_id": last + 1, "candidate": decision.candidate, "decided_at": decision.decided_at, "record": text}
+            self._database.insert(connection, gates, [row])
+            ledger.append(actor="pipeline", action="gate.decide", object_id=decision.candidate, digest=content_hash(text))
+        return last + 1
+
+    def all(self) -> list[GateDecision]:
+        """Oldest first."""
+        wanted = select(gates.c.record).where(self._database.mine(gates)).order_by(gates.c.gate_id)
+        with self._database.reading() as connection:
+            return [GateDecision.from_json(text) for text in connection.execute(wanted).scalars()]

@@ -1,0 +1,58 @@
+"""Signs of life of runs, so that a killed one is noticed. Knows when each was last heard of; judges no run."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from rlhf_pipeline.records import Record
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import heartbeats
+
+
+class Heartbeat(Record):
+    """A run as last heard of at `at`: which process on which host works on which job."""
+
+    run_id: str
+    pid: int
+    host: str
+    job: str
+    started_at: datetime
+    at: datetime
+
+
+class Heartbeats:
+    """One row per living run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def beat(self, run_id: str, *, pid: int, host: str, job: str) -> None:
+        """Say that the run lives. A resumed run takes over the row of its dead process."""
+        now = self._database.clock.now()
+        alive = {"pid": pid, "host": host, "job": job, "at": now}
+        with self._database.writing() as connection:
+            updated = connection.execute(heartbeats.update().where(self._of(run_id)).values(alive))
+            if updated.rowcount == 0:
+                self._database.insert(connection, heartbeats, [{**alive, "run_id": run_id, "started_at": now}])
+
+    def clear(self, run_id: str) -> None:
+        """The run ended. Nothing happens for a run without heartbeat."""
+        with self._database.writing() as connection:
+            connection.execute(heartbeats.delete().where(self._of(run_id)))
+
+    def stale(self, before: datetime) -> list[Heartbeat]:
+        """Runs last heard of before a moment, longest silent first."""
+        return self._read(self._database.mine(heartbeats), heartbeats.c.at < before)
+
+    def get(self, run_id: str) -> Heartbeat | None:
+        return next(iter(self._read(self._of(run_id))), None)
+
+    def _of(self, run_id: str) -> Any:
+        return self._database.mine(heartbeats) & (heartbeats.c.run_id == run_id)
+
+    def _read(self, *conditions: Any) -> list[Heartbeat]:
+        columns = [heartbeats.c[name] for name in Heartbeat.model_fields]
+        with self._database.reading() as connection:
+            rows = connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at)).mappings().all()
+        return [Heartbeat.model_validate(dict(row)) for row in rows]

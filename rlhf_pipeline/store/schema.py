@@ -1,0 +1,297 @@
+"""The tables of the store as they are after the newest migration. Knows columns and constraints; runs nothing."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+
+SCOPE = ("organization_id", "project_id")
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """A moment, always with time zone in Python: SQLite keeps UTC without saying so, Postgres says so."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# Names for every constraint, so that migrations can change them on both databases.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_2_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _id(name: str, **more: Any) -> Column[str]:
+    return Column(name, String, nullable=more.pop("nullable", False), **more)
+
+
+def _count(name: str, **more: Any) -> Column[int]:
+    return Column(name, BigInteger, nullable=more.pop("nullable", False), autoincrement=False, **more)
+
+
+def _time(name: str, *, nullable: bool = False) -> Column[datetime]:
+    return Column(name, UTCDateTime, nullable=nullable)
+
+
+def _text(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable)
+
+
+def _table(name: str, *parts: Any, key: tuple[str, ...]) -> Table:
+    return Table(name, metadata, _id("organization_id"), _id("project_id"), *parts, PrimaryKeyConstraint(*SCOPE, *key))
+
+
+def _unique(*columns: str, name: str | None = None) -> UniqueConstraint:
+    return UniqueConstraint(*SCOPE, *columns, name=name)
+
+
+def _index(name: str, *columns: str) -> Index:
+    return Index(name, *SCOPE, *columns)
+
+
+def _refers(column: str, table: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint([*SCOPE, column], [f"{table}.{c}" for c in (*SCOPE, column)])
+
+
+comparisons = _table(
+    "comparisons",
+    _id("comparison_id"),
+    Column("day", String(10), nullable=False),
+    _id("prompt_id"),
+    _text("prompt"),
+    _id("completion_a_id"),
+    _id("completion_b_id"),
+    _text("completion_a"),
+    _text("completion_b"),
+    _id("model_version_a"),
+    _id("model_version_b"),
+    _id("category"),
+    _id("repeat_of", nullable=True),
+    _count("position"),
+    _count("seed"),
+    _time("published_at"),
+    _index("ix_comparisons_day", "day", "position"),
+    key=("comparison_id",),
+)
+
+predictions = _table(
+    "predictions",
+    _id("comparison_id"),
+    _id("reward_model"),
+    Column("day", String(10), nullable=False),
+    _id("calibrator"),
+    _id("data_hash"),
+    _id("features_hash"),
+    Column("score_a", Float, nullable=False),
+    Column("score_b", Float, nullable=False),
+    Column("p_raw", Float, nullable=False),
+    Column("p_calibrated", Float, nullable=False),
+    _time("predicted_at"),
+    CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name="probabilities"),
+    _refers("comparison_id", "comparisons"),
+    _index("ix_predictions_day", "day"),
+    key=("comparison_id", "reward_model"),
+)
+
+votes = _table(
+    "votes",
+    _count("seq"),
+    _id("vote_id"),
+    _id("comparison_id"),
+    _id("annotator_id"),
+    _id("annotator_kind"),
+    _id("choice"),
+    Column("strength", Integer),
+    _text("reason", nullable=True),
+    Column("stated_confidence", Float),
+    Column("duration_s", Float),
+    _time("voted_at"),
+    Column("day", String(10), nullable=False),
+    _time("received_at"),
+    _id("origin"),
+    _id("idempotency_key"),
+    _id("supersedes", nullable=True),
+    Column("pass_no", Integer, nullable=False, comment="1 first judgement, 2 repeat pass, …"),
+    Column("revision_no", Integer, nullable=False, comment="0 as cast, +1 by each superseding vote"),
+    Column("displaced_day", String(10), comment="day of the vote it made not count"),
+    CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name="choice"),
+    CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"),
+    _unique("vote_id", name="uq_votes_vote_id"),
+    _unique("comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"),
+    _unique("supersedes", name="uq_votes_supersedes"),
+    _refers("comparison_id", "comparisons"),
+    _index("ix_votes_day", "day", "seq"),
+    Index(
+        "ix_votes_displaced_day",
+        *SCOPE,
+        "displaced_day",
+        "seq",
+        sqlite_where=text("displaced_day IS NOT NULL"),
+        postgresql_where=text("displaced_day IS NOT NULL"),
+    ),
+    key=("seq",),
+)
+
+idempotency = _table(
+    "idempotency",
+    _id("idempotency_key"),
+    Column("body_hash", String(64), nullable=False),
+    _id("vote_id"),
+    _time("recorded_at"),
+    key=("idempotency_key",),
+)
+
+audit = _table(
+    "audit",
+    _count("seq"),
+    _time("at"),
+    _id("actor"),
+    _id("action"),
+    _id("object_id"),
+    Column("payload_digest", String(64), nullable=False),
+    Column("prev_hash", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+    key=("seq",),
+)
+
+heads = _table(
+    "heads",
+    _count("vote_seq"),
+    _count("audit_seq"),
+    Column("audit_hash", String(64), nullable=False),
+    key=(),
+)
+
+detector_states = _table(
+    "detector_states",
+    _id("model_version"),
+    _id("stream"),
+    _id("detector"),
+    _count("last_seq"),
+    _text("state"),
+    _time("saved_at"),
+    key=("model_version", "stream", "detector"),
+)
+
+decisions = _table(
+    "decisions",
+    _count("decision_id"),
+    _id("action"),
+    _id("state"),
+    Column("attempt", Integer, nullable=False),
+    _id("run_id", nullable=True),
+    _time("leased_until", nullable=True),
+    _count("max_seq"),
+    _time("decided_at"),
+    _text("error", nullable=True),
+    _text("record"),
+    CheckConstraint("state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')", name="state"),
+    _index("ix_decisions_state", "state"),
+    key=("decision_id",),
+)
+
+drift_events = _table(
+    "drift_events",
+    _id("event_id"),
+    _id("kind"),
+    _id("model_version"),
+    _id("detector"),
+    _id("params_hash"),
+    _id("stream"),
+    _count("seq"),
+    Column("day", String(10), nullable=False),
+    _time("detected_at"),
+    _text("record"),
+    _count("decision_id", nullable=True),
+    _unique("model_version", "detector", "params_hash", "stream", "seq", name="uq_drift_events_detection"),
+    _refers("decision_id", "decisions"),
+    _index("ix_drift_events_decision", "decision_id"),
+    _index("ix_drift_events_day", "day"),
+    key=("event_id",),
+)
+
+promotions = _table(
+    "promotions",
+    _count("promotion_id"),
+    _id("model_name"),
+    Column("version", Integer, nullable=False),
+    _time("promoted_at"),
+    _text("record"),
+    _index("ix_promotions_model", "model_name", "promotion_id"),
+    key=("promotion_id",),
+)
+
+gates = _table(
+    "gates",
+    _count("gate_id"),
+    _id("candidate"),
+    _time("decided_at"),
+    _text("record"),
+    key=("gate_id",),
+)
+
+calibrations = _table(
+    "calibrations",
+    _id("reward_model"),
+    Column("version", Integer, nullable=False, autoincrement=False),
+    _time("fitted_at"),
+    _text("report"),
+    _text("calibrator"),
+    key=("reward_model", "version"),
+)
+
+heartbeats = _table(
+    "heartbeats",
+    _id("run_id"),
+    Column("pid", Integer, nullable=False),
+    _id("host"),
+    _id("job"),
+    _time("started_at"),
+    _time("at"),
+    key=("run_id",),
+)
+
+completion_cache = _table(
+    "completion_cache",
+    _id("cache_key"),
+    _text("value"),
+    _time("stored_at"),
+    key=("cache_key",),
+)

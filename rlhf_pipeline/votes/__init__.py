@@ -1,0 +1,26 @@
+"""From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
+
+from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.intervals import BootstrapParams, bootstrap_counts, interval_of_mean
+from rlhf_pipeline.votes.latest import latest_pairs
+from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
+from rlhf_pipeline.votes.splits import SPLITS, split_of
+from rlhf_pipeline.votes.training_data import training_rows
+
+__all__ = [
+    "SPLITS",
+    "Agreement",
+    "AgreementParams",
+    "BootstrapParams",
+    "PairCounts",
+    "PairParams",
+    "agreement",
+    "bootstrap_counts",
+    "count_pairs",
+    "interval_of_mean",
+    "latest_pairs",
+    "noise_ceiling",
+    "preference_pairs",
+    "split_of",
+    "training_rows",
+]

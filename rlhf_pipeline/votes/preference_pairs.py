@@ -1,0 +1,134 @@
+"""Votes to preference pairs by majority. Knows frames of votes and comparisons; knows no model and no storage."""
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
+from rlhf_pipeline.records import Choice, Record
+from rlhf_pipeline.votes.splits import split_of
+
+MAX_STRENGTH = 4
+
+
+class PairParams(BaseModel):
+    """What makes a majority."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min_votes: int = Field(default=1, ge=1, description="Votes for a or b a comparison needs to become a pair")
+    min_agreement: float = Field(default=0.5, ge=0.5, le=1, description="Smallest share of those votes on the majority's side")
+    keep_even_splits: bool = Field(
+        default=False,
+        description="Keep comparisons with as many votes for a as for b, at agreement 0.5 and margin 0; "
+        "needed for unbiased probabilities where comparisons get an even number of votes",
+    )
+    strength_when_missing: int = Field(default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote that states none")
+
+
+class PairCounts(Record):
+    """What became of the votes: nothing is dropped without being counted."""
+
+    n_votes: int
+    n_ties: int
+    n_skips: int
+    n_repeats: int = Field(description="votes on repeats; they measure self-consistency and make no pair")
+    n_comparisons: int = Field(description="comparisons with a vote, repeats left out")
+    n_only_ties: int = Field(description="comparisons nobody preferred a side of")
+    n_without_majority: int = Field(description="comparisons split evenly, too thinly voted or agreed on")
+    n_pairs: int
+    n_mixed: int = Field(description="pairs that humans and others judged together")
+
+
+def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> pd.DataFrame:
+    """One row per comparison with a majority, sorted by comparison id; the order of votes is irrelevant.
+
+    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats are left out. `margin` is the mean
+    strength in the majority's direction over 4 (0 where the minority felt more strongly), `day` the last day a counted
+    vote was cast on. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
+    is not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for one).
+    """
+    params = params or PairParams()
+    votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    tallies = _tallies(_sided(_first_pass(votes, comparisons)), params)
+    kept = tallies[_has_majority(tallies, params)]
+    if kept.empty:
+        return PREFERENCE_PAIRS.empty()
+    frame = kept.reset_index().merge(comparisons.drop(columns=["day"]), on="comparison_id", how="left", validate="one_to_one")
+    chose_a = frame["chosen_side"] == "a"
+    frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
+    frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
+    frame["split"] = frame["prompt_id"].map(split_of)
+    return check_frame(frame[list(PREFERENCE_PAIRS.columns)].sort_values("comparison_id"), PREFERENCE_PAIRS)
+
+
+def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> PairCounts:
+    """How many votes and comparisons were dropped on the way to pairs, and why. Raises as `preference_pairs`."""
+    params = params or PairParams()
+    votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    first = _first_pass(votes, comparisons)
+    tallies = _tallies(_sided(first), params)
+    kept = tallies[_has_majority(tallies, params)]
+    return PairCounts(
+        n_votes=len(votes),
+        n_ties=int(votes["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
+        n_skips=int((votes["choice"] == Choice.SKIP).sum()),
+        n_repeats=len(votes) - len(first),
+        n_comparisons=int(first["comparison_id"].nunique()),
+        n_only_ties=int(first["comparison_id"].nunique()) - len(tallies),
+        n_without_majority=len(tallies) - len(kept),
+        n_pairs=len(kept),
+        n_mixed=int((kept["annotator_kind"] == "mixed").sum()),
+    )
+
+
+def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """The votes on comparisons that repeat no other."""
+    unknown = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"])]
+    if not unknown.empty:
+        row = unknown.iloc[0]
+        raise UnknownComparison(
+            f"Vote {row['vote_id']} judges comparison {row['comparison_id']}, which is not among the {len(comparisons)} comparisons "
+            f"({len(unknown)} such votes). Hand in the comparisons of every day these votes judge."
+        )
+    repeats = comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"]
+    return votes[votes["repeat_of"].isna() & ~votes["comparison_id"].isin(repeats)]
+
+
+def _sided(votes: pd.DataFrame) -> pd.DataFrame:
+    return votes[votes["choice"].isin([Choice.A, Choice.B])]
+
+
+def _tallies(sided: pd.DataFrame, params: PairParams) -> pd.DataFrame:
+    """Per comparison id: n_votes, chosen_side, agreement, margin, annotator_kind, day, max_seq."""
+    is_a = sided["choice"] == Choice.A
+    strength = sided["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
+    signed = strength.where(is_a, -strength)
+    votes = sided.assign(is_a=is_a.astype("int64"), signed=signed).groupby("comparison_id", sort=True)
+    tally = votes.agg(
+        n_votes=("is_a", "size"),
+        n_a=("is_a", "sum"),
+        signed=("signed", "sum"),
+        first_kind=("annotator_kind", "min"),
+        last_kind=("annotator_kind", "max"),
+        day=("day", "max"),
+        max_seq=("seq", "max"),
+    )
+    share_a = tally["n_a"] / tally["n_votes"]
+    chose_a = share_a >= 0.5
+    # Quarters of small integers are summed exactly, so the order of votes cannot show even in the last digit.
+    toward = (tally["signed"] / tally["n_votes"]).where(chose_a, -tally["signed"] / tally["n_votes"])
+    return tally.assign(
+        chosen_side=pd.Series(np.where(chose_a, "a", "b"), index=tally.index, dtype="str"),
+        agreement=share_a.where(chose_a, 1 - share_a),
+        margin=toward.clip(lower=0.0).where(share_a != 0.5, 0.0),
+        annotator_kind=tally["first_kind"].where(tally["first_kind"] == tally["last_kind"], "mixed"),
+    )
+
+
+def _has_majority(tallies: pd.DataFrame, params: PairParams) -> pd.Series:
+    agreed = (tallies["agreement"] > 0.5) & (tallies["agreement"] >= params.min_agreement)
+    if params.keep_even_splits:
+        agreed |= tallies["agreement"] == 0.5
+    return agreed & (tallies["n_votes"] >= params.min_votes)

@@ -1,0 +1,25 @@
+"""Which split a prompt belongs to. Knows the prompt's id and nothing else, so no run can ever move a prompt."""
+
+import hashlib
+from typing import Literal
+
+Split = Literal["train", "calib", "test"]
+
+SPLITS: dict[Split, float] = {"train": 0.70, "calib": 0.15, "test": 0.15}
+
+
+def split_of(prompt_id: str) -> Split:
+    """Split by a hash of the prompt: all comparisons of one prompt fall together, in every run and every project.
+
+    >>> split_of("5a7c5bf4a6d2e6a0c2a1") == split_of("5a7c5bf4a6d2e6a0c2a1")
+    True
+    """
+    # Salted, so that the split is independent of any other use of the id's digits.
+    digest = hashlib.sha256(f"split:{prompt_id}".encode()).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    reached = 0.0
+    for split, share in SPLITS.items():
+        reached += share
+        if position < reached:
+            return split
+    return "test"

@@ -1,0 +1,1 @@
+"""What fires when: votes into feedback, pairs into learning, drift into retraining, killed runs into retries."""

@@ -1,0 +1,77 @@
+"""The retraining sensor: drift and calibration events become one decision, a fire decision becomes one run.
+
+The decision is made in one transaction of the store; every tick yields the pending ones under a run key of decision and
+attempt, and a decision counts as submitted only once its run is found. So a change gives one retraining: none is lost
+between decision and submission, none doubled by a re-tick, a cursor reset or a second daemon.
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import dagster as dg
+
+from jobs.retraining import retraining
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.store import Store
+from sensors.runs import run_of
+
+DECISION_TAG, ATTEMPT_TAG = "rlhf/decision_id", "rlhf/attempt"
+MAX_ATTEMPTS = 3
+SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves a decision alone while the first one is submitting it
+
+
+def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+    model_name = f"{settings.project}.reward_model"
+
+    @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=10, default_status=status)
+    def retrain(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+        """Settles what ran, decides on new events, requests what is pending."""
+        now = datetime.now(UTC)
+        _settle(context.instance, store)
+        champion = store.promotions.champion(model_name)
+        label = f"{champion.model_name}@{champion.version}" if champion else None
+        decision = store.decisions.decide(partial(decide, params=TriggerParams()), now=now, champion=label)
+        requests = [
+            request(pending)
+            for pending in store.decisions.pending()
+            if run_of(context.instance, run_key(settings.project, pending)) is None
+            and store.decisions.lease(pending.decision_id, pending.attempt, now=now, lease=SUBMISSION_LEASE)
+        ]
+        if requests:
+            return dg.SensorResult(run_requests=requests)
+        return dg.SkipReason(f"{decision.action}: {'; '.join(decision.reasons)}" if decision else "no open drift or calibration event")
+
+    def request(decision: TriggerDecision) -> dg.RunRequest:
+        return dg.RunRequest(
+            run_key=run_key(settings.project, decision),
+            run_config=run_config(decision),
+            tags={DECISION_TAG: str(decision.decision_id), ATTEMPT_TAG: str(decision.attempt)},
+        )
+
+    def _settle(instance: dg.DagsterInstance, store: Store) -> None:
+        for pending in store.decisions.pending():
+            run = run_of(instance, run_key(settings.project, pending))
+            if run is not None:
+                store.decisions.mark_submitted(pending.decision_id, pending.attempt, run.run_id)
+        for decision in store.decisions.submitted():
+            run = instance.get_run_by_id(decision.run_id) if decision.run_id else None
+            if run is not None and run.status == dg.DagsterRunStatus.SUCCESS:
+                store.decisions.mark_finished(decision.decision_id, succeeded=True)
+            elif run is None or run.status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+                store.decisions.retry(decision.decision_id, max_attempts=MAX_ATTEMPTS)
+
+    return retrain
+
+
+def run_key(project: str, decision: TriggerDecision) -> str:
+    return f"retraining:{project}:{decision.decision_id}:{decision.attempt}"
+
+
+def run_config(decision: TriggerDecision) -> dict[str, object]:
+    """Votes before the change are down-weighted by reward model and selection alike."""
+    if decision.change_seq is None:
+        return {}
+    change = {"config": {"change_seq": decision.change_seq}}
+    return {"ops": {"reward_model": change, "retraining_set": change}}

@@ -1,0 +1,86 @@
+"""The votes sensor: one indexed query tells which days got news; a day's feedback runs after enough votes or enough quiet."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from assets.partitions import DAYS
+from jobs.feedback import feedback
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.store import Store
+from sensors.runs import unseen
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
+
+def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+    @dg.sensor(name="votes", job=feedback, minimum_interval_seconds=10, default_status=status)
+    def votes(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+        """Reports touched days to `votes_inbox` and requests their feedback."""
+        cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
+        touched = store.votes.touched_days(cursor["seq"])
+        waiting = _merged(cursor["waiting"], touched)
+        due = {day: w for day, w in waiting.items() if _is_due(w, settings, datetime.now(UTC))}
+        later = {day: w for day, w in waiting.items() if day not in due}
+        seq = max([cursor["seq"], *(t.max_seq for t in touched)])
+        requests = unseen(context.instance, _requests(due, settings.project))
+        return dg.SensorResult(
+            run_requests=requests,
+            asset_events=[_news(store, t.day, t.max_seq) for t in touched],
+            cursor=json.dumps({"seq": seq, "waiting": later}),
+            skip_reason=None if requests else f"{len(touched)} days touched, {len(later)} waiting for more votes or quiet",
+        )
+
+    return votes
+
+
+def _merged(waiting: Mapping[str, Mapping[str, Any]], touched: Any) -> dict[str, dict[str, Any]]:
+    merged = {day: dict(w) for day, w in waiting.items()}
+    for t in touched:
+        before = merged.get(str(t.day), {"n": 0})
+        merged[str(t.day)] = {"n": before["n"] + t.n_new, "seq": t.max_seq, "last": t.last_received_at.isoformat()}
+    known = DAYS.get_partition_keys()
+    return {day: w for day, w in merged.items() if known[0] <= day <= known[-1]}
+
+
+def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bool:
+    quiet = now - datetime.fromisoformat(waiting["last"]) >= timedelta(minutes=settings.quiet_minutes)
+    return bool(waiting["n"] >= settings.votes_per_request or quiet)
+
+
+def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.RunRequest]:
+    """One run per stretch of neighbouring days: an import of months is a few runs, not hundreds."""
+    requests = []
+    for stretch in _stretches(sorted(due)):
+        seq = max(due[day]["seq"] for day in stretch)
+        config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
+        first, last = stretch[0], stretch[-1]
+        if first == last:
+            requests.append(dg.RunRequest(run_key=f"votes:{project}:{first}:{seq}", partition_key=first, run_config=config))
+        else:
+            tags = {RANGE_START: first, RANGE_END: last}
+            requests.append(dg.RunRequest(run_key=f"votes:{project}:{first}...{last}:{seq}", run_config=config, tags=tags))
+    return requests
+
+
+def _stretches(days: list[str]) -> list[list[str]]:
+    stretches: list[list[str]] = []
+    for day in days:
+        if stretches and date.fromisoformat(day) - date.fromisoformat(stretches[-1][-1]) == timedelta(days=1):
+            stretches[-1].append(day)
+        else:
+            stretches.append([day])
+    return stretches
+
+
+def _news(store: Store, day: Any, seq: int) -> dg.AssetMaterialization:
+    digest = store.votes.day_digest(str(day), up_to_seq=seq)
+    return dg.AssetMaterialization(
+        "votes_inbox",
+        partition=str(day),
+        metadata={"rows": digest.n, "max_seq": seq, "sha256": digest.sha256},
+        tags={"dagster/data_version": digest.sha256[:20]},
+    )

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from rlhf_pipeline.calibration.metrics import (
+    brier,
+    calibration_metrics,
+    ece_debiased,
+    ece_equal_mass,
+    ece_equal_width,
+    log_loss,
+    reliability_table,
+)
+from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.votes.intervals import BootstrapParams
+
+
+def logistic(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def world(seed: int, n: int = 200, sharpen: float = 1.0, sd: float = 1.5):
+    """Stated probabilities and outcomes of a model whose logits are the true ones times `sharpen`."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, sd, n)
+    return logistic(sharpen * logits), (rng.random(n) < logistic(logits)).astype(float)
+
+
+def test_ece_is_the_gap_between_confidence_and_accuracy():
+    p, y = np.full(100, 0.9), np.r_[np.ones(70), np.zeros(30)]
+    assert ece_equal_width(p, y) == pytest.approx(0.2)
+    assert ece_equal_mass(p, y) == pytest.approx(0.2)
+
+
+def test_brier_and_log_loss_of_a_coin_are_a_quarter_and_log_two():
+    p, y = np.full(10, 0.5), np.r_[np.ones(3), np.zeros(7)]
+    assert brier(p, y) == pytest.approx(0.25)
+    assert log_loss(p, y) == pytest.approx(np.log(2))
+    assert np.isfinite(log_loss([1.0], [0.0]))
+
+
+def test_metrics_do_not_depend_on_which_side_is_called_a():
+    p, y = world(0)
+    flip = np.random.default_rng(5).random(200) < 0.5
+    swapped = np.where(flip, 1 - p, p), np.where(flip, 1 - y, y)
+    for metric in (ece_equal_width, ece_equal_mass, ece_debiased, brier, log_loss):
+        assert metric(p, y) == pytest.approx(metric(*swapped))
+    assert calibration_slope(p, y).value == pytest.approx(calibration_slope(*swapped).value)
+
+
+def test_a_share_of_votes_counts_like_the_votes():
+    p = np.array([0.8, 0.6])
+    shares, votes = np.array([2 / 3, 1 / 4]), np.array([3.0, 4.0])
+    each = np.repeat(p, [3, 4]), np.array([1, 1, 0, 1, 0, 0, 0.0])
+    for metric in (ece_equal_width, brier, log_loss):
+        assert metric(p, shares, weights=votes) == pytest.approx(metric(*each))
+
+
+def test_debiasing_takes_off_most_of_what_noise_adds():
+    plain, debiased = (np.mean([metric(*world(seed, 300)) for seed in range(60)]) for metric in (ece_equal_mass, ece_debiased))
+    assert plain > 0.045
+    assert debiased < 0.65 * plain
+    far = [(ece_equal_mass(*world(s, 300, sharpen=3)), ece_debiased(*world(s, 300, sharpen=3))) for s in range(30)]
+    assert abs(np.mean(far, axis=0)[1] - ece_equal_mass(*world(99, 200_000, sharpen=3))) < 0.015
+
+
+def test_calibrated_predictions_fire_seldom_and_doubled_logits_almost_always():
+    fired = {1.0: [], 2.0: []}
+    for sharpen, slopes in fired.items():
+        slopes.extend(calibration_slope(*world(seed, 200, sharpen)).high < 1 for seed in range(200))
+    assert np.mean(fired[1.0]) <= 0.05
+    assert np.mean(fired[2.0]) >= 0.90
+
+
+def test_the_slope_holds_its_level_when_the_votes_of_a_prompt_move_together():
+    fired = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        logits = np.repeat(rng.normal(0, 1.5, 70), 3)
+        y = np.repeat((rng.random(70) < logistic(logits[::3])).astype(float), 3)  # three votes, all alike
+        fired.append(calibration_slope(logistic(logits), y, groups=np.repeat(np.arange(70), 3)).high < 1)
+    assert np.mean(fired) <= 0.06
+
+
+def test_the_lower_bound_of_the_ece_is_exceeded_as_seldom_as_it_says():
+    calibrated = [ece_lower_bound(*world(seed, 200), seed=seed) > 0 for seed in range(200)]
+    assert np.mean(calibrated) <= 0.025
+    truth = ece_equal_mass(*world(99, 200_000, sharpen=2.5))
+    bounds = np.array([ece_lower_bound(*world(seed, 400, sharpen=2.5), seed=seed) for seed in range(100)])
+    assert (bounds < truth).mean() >= 0.97
+    assert (bounds > 0).mean() >= 0.9
+
+
+def test_intervals_hold_their_values_and_narrow_with_rows():
+    few, many = (calibration_metrics(*world(1, n), params=BootstrapParams(n_resamples=300)) for n in (100, 5000))
+    for metrics in (few, many):
+        for name in ("accuracy", "ece_equal_width", "ece_equal_mass", "brier", "log_loss"):
+            interval = getattr(metrics, name)
+            assert interval.low <= interval.value <= interval.high
+    assert many.brier.high - many.brier.low < 0.3 * (few.brier.high - few.brier.low)
+    assert few.n == 100
+
+
+def test_metrics_are_the_same_for_the_same_seed_and_another_order_of_rows():
+    p, y = world(2)
+    groups = np.arange(200) // 4
+    order = np.random.default_rng(0).permutation(200)
+    one = calibration_metrics(p, y, groups=groups)
+    two = calibration_metrics(p[order], y[order], groups=groups[order])
+    assert one.brier.low == pytest.approx(two.brier.low)
+    assert one.ece_equal_mass.high == pytest.approx(two.ece_equal_mass.high)
+
+
+def test_the_reliability_table_counts_every_row_once():
+    p, y = world(3, 500)
+    table = reliability_table(p, y)
+    assert sum(row.n for row in table) == 500
+    assert all(row.accuracy_low <= row.accuracy <= row.accuracy_high for row in table)
+    assert all(row.low <= row.mean_confidence <= row.high for row in table)
+
+
+@pytest.mark.parametrize("metric", [ece_equal_width, ece_equal_mass, ece_debiased, brier, log_loss, calibration_slope, ece_lower_bound])
+def test_nan_out_of_range_and_nothing_are_refused(metric):
+    with pytest.raises(InvalidScores, match="NaN"):
+        metric([0.4, float("nan")], [1, 0])
+    with pytest.raises(InvalidScores, match="between 0 and 1"):
+        metric([0.4, 1.7], [1, 0])
+    with pytest.raises(NotEnoughData):
+        metric([], [])
+    with pytest.raises(InvalidScores, match="2 probabilities"):
+        metric([0.4, 0.7], [1])
+
+
+def test_coins_and_a_single_prompt_have_no_slope():
+    with pytest.raises(NotEnoughData):
+        calibration_slope(np.full(50, 0.5), np.ones(50))
+    with pytest.raises(NotEnoughData):
+        calibration_slope(*world(0), groups=["one"] * 200)
+
+
+def test_separable_rows_give_a_finite_slope():
+    p = np.linspace(0.6, 0.9, 40)
+    assert np.isfinite(calibration_slope(p, np.ones(40)).high)

@@ -1,0 +1,162 @@
+import hashlib
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.calibration import CalibrationParams, calibrate, calibration_log, calibrator_from_json, reliability_diagram
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.records import CalibrationReport, Interval
+from rlhf_pipeline.votes.splits import split_of
+
+MOMENT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def logit_of(text: str) -> float:
+    """The text's true utility, drawn from its hash: roughly normal with standard deviation 1."""
+    draws = np.frombuffer(hashlib.sha256(text.encode()).digest()[:12], dtype=np.uint8) / 255
+    return float(draws.sum() - 6)
+
+
+class SharpenedModel:
+    """Knows the true utilities and states them `sharpen` times too strongly."""
+
+    def __init__(self, sharpen: float) -> None:
+        self.sharpen = sharpen
+
+    def score(self, prompts, completions, *, progress=None):
+        return self.sharpen * np.array([logit_of(c) for c in completions])
+
+
+def make_pairs(n: int = 2000, n_votes: int = 3, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        a, b, prompt_id = f"{i} a", f"{i} b", f"p{i // 2}"
+        n_a = int(rng.binomial(n_votes, 1 / (1 + np.exp(logit_of(b) - logit_of(a)))))
+        side = "a" if 2 * n_a > n_votes else "b"
+        rows.append(
+            {
+                "day": "2026-01-01", "comparison_id": f"c{i:05d}", "prompt_id": prompt_id, "prompt": f"ask {i // 2}",
+                "chosen": a if side == "a" else b, "rejected": b if side == "a" else a, "margin": 0.5, "n_votes": n_votes,
+                "agreement": max(n_a, n_votes - n_a) / n_votes, "chosen_side": side, "annotator_kind": "human", "category": "factual",
+                "split": split_of(prompt_id), "max_seq": i + 1,
+            }
+        )  # fmt: skip
+    return check_frame(pd.DataFrame(rows), PREFERENCE_PAIRS)
+
+
+def run(pairs: pd.DataFrame, sharpen: float, **more):
+    params = more.pop("params", CalibrationParams(n_resamples=200))
+    return calibrate(
+        pairs, SharpenedModel(sharpen), params, reward_model_label="demo.reward_model@1", data_hash="h", fitted_at=MOMENT, **more
+    )
+
+
+def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
+    calibrator, report = run(make_pairs(), 3.0)
+    assert report.method == calibrator.name != "none"
+    for before, after in (
+        (report.raw.ece_equal_width, report.calibrated.ece_equal_width),
+        (report.raw.ece_equal_mass, report.calibrated.ece_equal_mass),
+    ):
+        assert after.value <= 0.7 * before.value
+    assert report.calibrated.log_loss.value < report.raw.log_loss.value
+    assert report.calibrated.accuracy == report.raw.accuracy
+    assert report.raw.n == (make_pairs()["split"] == "test").sum()
+
+
+def test_probabilities_are_of_single_votes_unless_the_majority_is_asked_for():
+    single, _ = run(make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"]))
+    majority, _ = run(make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"], target="majority"))
+    one = np.array([1.0])
+    assert single.transform(one)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.03)
+    p = 1 / (1 + np.exp(-1))
+    assert majority.transform(one)[0] == pytest.approx(p**3 + 3 * p**2 * (1 - p), abs=0.04)
+
+
+def test_a_calibrated_model_is_left_alone_or_hardly_moved():
+    calibrator, report = run(make_pairs(4000), 1.0)
+    assert abs(calibrator.transform(np.array([1.0]))[0] - 1 / (1 + np.exp(-1))) < 0.04
+    assert report.candidates[report.method] <= report.candidates["none"]
+
+
+def test_the_report_holds_all_candidates_and_the_calibrator_itself():
+    calibrator, report = run(make_pairs(), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100))
+    assert list(report.candidates) == ["none", "temperature", "platt", "isotonic"]
+    grid = np.linspace(-4, 4, 9)
+    np.testing.assert_array_equal(calibrator_from_json(report.params).transform(grid), calibrator.transform(grid))
+    assert report.noise_ceiling.value == 0.8
+    assert report.n_fit == (make_pairs()["split"] == "calib").sum()
+    assert sum(b.n for b in report.raw_bins) == sum(b.n for b in report.calibrated_bins) > report.raw.n
+
+
+def test_the_calibrator_never_sees_train_or_test_pairs():
+    pairs = make_pairs()
+    flipped = pairs.copy()
+    rows = flipped["split"] != "calib"
+    flipped.loc[rows, ["chosen", "rejected"]] = pairs.loc[rows, ["rejected", "chosen"]].to_numpy()
+    assert run(pairs, 3.0)[1].params == run(flipped, 3.0)[1].params
+
+
+def test_same_pairs_in_another_order_give_the_same_report():
+    assert run(make_pairs(), 3.0)[1] == run(make_pairs().sample(frac=1, random_state=1), 3.0)[1]
+
+
+def test_pairs_before_a_change_of_taste_count_less():
+    before = make_pairs(3000)
+    swapped = before.rename(columns={"chosen": "rejected", "rejected": "chosen"}).assign(max_seq=1)
+    both = pd.concat([swapped.head(1500), before.tail(1500)], ignore_index=True)
+    told, report = run(check_frame(both, PREFERENCE_PAIRS), 1.0, change_seq=2)
+    blind, _ = run(check_frame(both, PREFERENCE_PAIRS), 1.0)
+    two = np.array([2.0])
+    assert told.transform(two)[0] > blind.transform(two)[0] + 0.1
+    assert report.raw.accuracy.value > 0.6
+
+
+def test_an_even_split_of_votes_is_half_for_each_side():
+    pairs = make_pairs(400)
+    pairs["agreement"] = 0.5
+    calibrator, _ = run(pairs, 1.0)
+    assert abs(calibrator.transform(np.array([1.0]))[0] - 0.5) < 0.05
+
+
+def test_too_few_calibration_pairs_name_the_cure():
+    with pytest.raises(NotEnoughData, match="lower min_pairs"):
+        run(make_pairs(40), 1.0)
+    with pytest.raises(NotEnoughData):
+        run(PREFERENCE_PAIRS.empty(), 1.0)
+
+
+def test_one_class_is_refused():
+    pairs = make_pairs()
+    pairs = pairs[(pairs["chosen_side"] == "a") & (pairs["agreement"] == 1)]
+    with pytest.raises(NotEnoughData, match="prefer side a"):
+        run(pairs, 1.0)
+
+
+def test_nan_scores_are_refused():
+    class BrokenModel:
+        def score(self, prompts, completions, *, progress=None):
+            return np.full(len(completions), np.nan)
+
+    with pytest.raises(InvalidScores, match="NaN"):
+        calibrate(make_pairs(), BrokenModel(), reward_model_label="x@1", data_hash="h")
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(ConfigurationError, match="histogram"):
+        run(make_pairs(), 1.0, params=CalibrationParams(methods=["histogram"]))
+
+
+def test_the_log_reads_back_unchanged_oldest_first():
+    report = run(make_pairs(), 3.0)[1]
+    later = report.model_copy(update={"fitted_at": datetime(2026, 1, 3, tzinfo=UTC), "calibrator_version": 2})
+    log = calibration_log([later, report])
+    assert [CalibrationReport.model_validate(entry) for entry in log] == [report, later]
+
+
+def test_the_reliability_diagram_is_a_png():
+    assert reliability_diagram(run(make_pairs(), 3.0)[1]).startswith(b"\x89PNG")

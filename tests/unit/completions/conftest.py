@@ -1,0 +1,63 @@
+"""What the tests of completions share: a frame of prompts, a cache in memory, a tiny random policy."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.frames import PROMPTS, check_frame
+
+
+class MemoryCache:
+    """A CompletionCache in a dict."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+
+    def get_many(self, keys: Sequence[str]) -> Mapping[str, str]:
+        return {key: self.entries[key] for key in keys if key in self.entries}
+
+    def put_many(self, entries: Mapping[str, str]) -> None:
+        self.entries.update(entries)
+
+
+@pytest.fixture
+def cache() -> MemoryCache:
+    return MemoryCache()
+
+
+@pytest.fixture
+def prompts() -> pd.DataFrame:
+    texts = ["Why is the sky blue?", "Name three rivers.", "Write a line about rain.", "What is 2 + 2?", "Sort 3, 1, 2."]
+    return check_frame(
+        pd.DataFrame({
+            "day": "2026-01-01", "prompt_id": [f"p{i}" for i in range(len(texts))], "text": texts, "category": "factual",
+            "difficulty": "easy", "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
+        }),
+        PROMPTS,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama with random weights, two layers wide enough for a byte-level vocabulary, and a chat template."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-policy")
+    symbols = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    fast.chat_template = "{% for m in messages %}Q: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}A: {% endif %}"
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(symbols), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

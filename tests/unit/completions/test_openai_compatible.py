@@ -1,0 +1,131 @@
+"""The OpenAI-compatible backend against the STUB: faults, retries, and a key that nobody sees."""
+
+import time
+import traceback
+
+import pandas as pd
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.completions import CompletionParams, CompletionRequest, OpenAICompatibleBackend, complete_prompts
+from rlhf_pipeline.completions.base import CompletionResult
+from rlhf_pipeline.errors import BackendUnavailable
+from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
+
+KEY = SecretStr("sk-canary-5f1d")
+
+
+def request(index: int = 0) -> CompletionRequest:
+    return CompletionRequest(
+        prompt_id="p", prompt=f"Prompt {index}", temperature=0.7, top_p=0.9, sample_index=index, seed=index, max_tokens=32
+    )
+
+
+def backend(stub: StubProvider, **more: object) -> OpenAICompatibleBackend:
+    return OpenAICompatibleBackend("stub-model", stub.base_url, KEY, **more)  # type: ignore[arg-type]
+
+
+def second_of_two(stub: StubProvider, **more: object) -> CompletionResult:
+    """The second result of a backend that has answered once."""
+    asked = backend(stub, concurrency=1, **more)
+    assert next(asked.complete([request()])).error is None
+    return next(asked.complete([request(1)]))
+
+
+def test_the_parameters_of_every_sample_are_sent(prompts: pd.DataFrame) -> None:
+    with StubProvider() as stub:
+        frame = complete_prompts(prompts, backend(stub), CompletionParams(k=2, temperatures=[0.3, 1.2], top_ps=[0.8], max_new_tokens=20))
+    assert stub.n_calls == 10
+    sent = {(r["messages"][0]["content"], r["temperature"], r["top_p"], r["seed"], r["max_tokens"]) for r in stub.requests}
+    texts = frame["prompt_id"].map(prompts.set_index("prompt_id")["text"])
+    assert sent == set(zip(texts, frame["temperature"], frame["top_p"], frame["seed"], [20] * 10, strict=True))
+
+
+def test_what_may_pass_is_repeated_and_nothing_is_lost() -> None:
+    faults = [Fault(kind="status", status=status) for status in (429, 500, 503, 429)] + [Fault(kind="drop")]
+    with StubProvider(faults=faults) as stub:
+        results = list(backend(stub).complete([request(i) for i in range(20)]))
+    assert all(r.error is None for r in results)
+    assert stub.n_calls == 25
+    assert len({r.text for r in results}) == 20
+
+
+def test_the_servers_waiting_time_is_kept() -> None:
+    with StubProvider(faults=[Fault(kind="status", status=429, retry_after_ms=300)]) as stub:
+        started = time.perf_counter()
+        assert next(backend(stub).complete([request()])).error is None
+    assert time.perf_counter() - started >= 0.3
+
+
+def test_a_server_that_stays_broken_costs_only_the_rows_it_breaks() -> None:
+    with StubProvider(faults=[Fault(kind="status", status=503, message="overloaded")] * 3) as stub:
+        results = list(backend(stub, max_retries=2, concurrency=1).complete([request(0), request(1)]))
+    assert [r.error is None for r in results] == [False, True]
+    assert "HTTP 503" in str(results[0].error)
+    assert "overloaded" in str(results[0].error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("content_filter", "content filter"), ("refusal", "refused: I will not"), ("empty", "empty completion"), ("no_choices", "no choice")],
+)
+def test_an_answer_without_a_completion_is_an_error_of_its_row(kind: Kind, told: str) -> None:
+    with StubProvider(faults=[Fault(kind=kind)]) as stub:
+        result = next(backend(stub).complete([request()]))
+    assert result.text is None
+    assert told in str(result.error)
+    assert stub.n_calls == 1, "it would be refused again"
+
+
+@pytest.mark.parametrize("kind", ["html", "broken_json", "foreign_json", "drop"])
+def test_an_answer_that_is_no_chat_completion(kind: Kind) -> None:
+    with StubProvider(faults=[Fault(kind=kind)]) as stub, pytest.raises(BackendUnavailable, match="base_url"):
+        next(backend(stub, max_retries=0).complete([request()]))
+    with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
+        assert stub.base_url in str(second_of_two(stub, max_retries=0).error)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_request_that_is_refused_fails_alone(status: int) -> None:
+    with StubProvider(faults=[None, Fault(kind="status", status=status, message="too long")]) as stub:
+        assert "too long" in str(second_of_two(stub).error)
+        assert stub.n_calls == 2
+
+
+def test_a_refused_key_names_the_setting_and_stays_secret(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as raised:
+        list(backend(stub).complete([request(i) for i in range(40)]))
+    shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + caplog.text
+    assert KEY.get_secret_value() not in shown
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+    assert stub.n_calls < 40, "the rest is not asked for"
+
+
+def test_an_unknown_model_names_the_setting() -> None:
+    with StubProvider(model="other") as stub, pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
+        list(backend(stub).complete([request()]))
+
+
+def test_an_empty_account_is_unavailable() -> None:
+    fault = Fault(kind="status", status=429, code="insufficient_quota", retry_after_ms=1)
+    with StubProvider(faults=[fault] * 9) as stub, pytest.raises(BackendUnavailable, match="no credit"):
+        list(backend(stub, max_retries=1).complete([request()]))
+
+
+def test_a_slow_server_is_timed_out() -> None:
+    with StubProvider() as stub:
+        asked = backend(stub, timeout_s=0.2, max_retries=0)
+        assert next(asked.complete([request()])).error is None
+        stub.latency_s = 1
+        assert "no answer in 1 attempts" in str(next(asked.complete([request(1)])).error)
+
+
+def test_requests_travel_side_by_side() -> None:
+    with StubProvider(latency_s=0.1) as stub:
+        asked = backend(stub, concurrency=8)
+        next(asked.complete([request()]))  # loads the client
+        started = time.perf_counter()
+        assert len(list(asked.complete([request(i) for i in range(8)]))) == 8
+    assert time.perf_counter() - started < 0.6

@@ -1,0 +1,56 @@
+"""Failed calibration tests become events, once per test and latest vote."""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.errors import InvalidScores
+
+MODEL = "demo.reward_model@1"
+TESTS = [
+    {"name": "slope", "passed": False, "value": 0.4, "threshold": 1.0},
+    {"name": "ece_lower_bound", "passed": True, "value": 0.01, "threshold": 0.05},
+    {"name": "bias", "passed": None, "value": None, "threshold": 0.1},
+]
+
+
+def day_rows() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "day": "2026-01-03",
+            "reward_model": [MODEL, MODEL, MODEL, "demo.reward_model@0"],
+            "seq": pd.array([31, 27, None, 99], dtype="Int64"),
+            "is_error": pd.array([True, False, None, True], dtype="boolean"),
+        }
+    )
+
+
+def test_only_a_failed_test_is_an_event_dated_by_its_day():
+    (event,) = calibration_events(day_rows(), TESTS, model_version=MODEL)
+    assert (event.kind, event.detector, event.stream) == ("calibration", "slope", "calibration")
+    assert (event.seq, event.change_seq, event.day) == (31, 27, date(2026, 1, 3))
+    assert event.evidence == {"value": 0.4, "threshold": 1.0, "n_votes": 2, "first_seq": 27}
+
+
+def test_the_same_day_again_is_the_same_event_and_more_votes_another():
+    (first,), (again,) = (calibration_events(day_rows(), TESTS, model_version=MODEL) for _ in range(2))
+    more = day_rows().assign(seq=pd.array([31, 40, None, 99], dtype="Int64"))
+    (later,) = calibration_events(more, TESTS, model_version=MODEL)
+    assert first.event_id == again.event_id != later.event_id
+
+
+def test_no_failed_test_is_no_event_even_without_votes():
+    assert calibration_events(day_rows().iloc[:0], TESTS[1:], model_version=MODEL) == []
+
+
+def test_a_failed_test_without_judged_rows_is_refused():
+    with pytest.raises(InvalidScores, match="slope"):
+        calibration_events(day_rows().iloc[2:], TESTS, model_version=MODEL)
+
+
+def test_a_failure_said_in_numpy_is_a_failure_too():
+    said = [TESTS[0] | {"passed": np.bool_(False)}]
+    assert len(calibration_events(day_rows(), said, model_version=MODEL)) == 1

@@ -1,0 +1,49 @@
+"""The timeline is a picture of the asked size, the same every time, and refuses to draw nothing."""
+
+import struct
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.records import DriftEvent, Interval
+
+MODEL = "demo.reward_model@1"
+
+
+def errors_frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    error = np.concatenate([rng.random(900) < 0.25, rng.random(300) < 0.5]).astype(int)
+    return pd.DataFrame({"seq": np.arange(1, 1201), "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1200)], "error": error})
+
+
+def picture() -> bytes:
+    result = scan(errors_frame(), model_version=MODEL)
+    failed = DriftEvent(
+        kind="calibration", model_version=MODEL, detector="slope", params_hash="h", stream="calibration", seq=1200, day=date(2026, 1, 4),
+        evidence={},
+    )  # fmt: skip
+    ceiling = Interval(value=0.8, low=0.77, high=0.83, n=200)
+    return drift_timeline(
+        errors_frame(), [*result.events, failed], result.warnings, models={1: MODEL, 700: "next@2"}, noise_ceiling=ceiling
+    )
+
+
+def test_the_timeline_is_a_png_of_readable_size_and_the_same_each_time():
+    made = picture()
+    assert made[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", made[16:24]) == (1210, 550)
+    assert made == picture()
+
+
+def test_a_timeline_of_one_vote_can_be_drawn():
+    assert drift_timeline(errors_frame().iloc[:1])
+
+
+def test_there_is_no_timeline_without_votes():
+    with pytest.raises(NotEnoughData, match="No judged votes"):
+        drift_timeline(errors_frame().iloc[:0])

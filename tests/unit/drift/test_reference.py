@@ -1,0 +1,166 @@
+"""Reference and current windows: what goes in, and that they survive a folder."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.reference import Window, current_window, reference_window
+from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
+from rlhf_pipeline.records import folder_hash
+
+MODEL = "demo.reward_model@1"
+
+
+def lengths_as_embeddings(prompts, completions):
+    return np.array([[len(p), len(c), 1.0] for p, c in zip(prompts, completions, strict=True)])
+
+
+def pairs(n: int = 6) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "comparison_id": [f"c{i:02d}" for i in range(n)],
+            "prompt_id": [f"p{i // 2}" for i in range(n)],
+            "prompt": ["q" * (3 + i // 2) for i in range(n)],
+            "chosen": ["chosen" for _ in range(n)],
+            "rejected": ["rejected" for _ in range(n)],
+            "chosen_side": ["a" if i % 2 == 0 else "b" for i in range(n)],
+            "agreement": [1.0, 1.0, 0.75, 0.75, 1.0, 1.0][:n],
+            "n_votes": [1, 1, 4, 4, 1, 1][:n],
+            "split": "calib",
+            "max_seq": range(10, 10 + n),
+        }
+    )
+
+
+def window(**more):
+    return reference_window(pairs(), np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]), model_version=MODEL, **more)
+
+
+def log_and_comparisons() -> tuple[pd.DataFrame, pd.DataFrame]:
+    log = pd.DataFrame(
+        {
+            "comparison_id": ["c1", "c1", "c2", "c3", "c4"],
+            "reward_model": [MODEL] * 4 + ["other@9"],
+            "p_calibrated": [0.7, 0.7, 0.4, 0.6, 0.9],
+            "is_error": pd.array([True, False, False, None, True], dtype="boolean"),
+        }
+    )
+    comparisons = pd.DataFrame(
+        {
+            "comparison_id": ["c1", "c2", "c3"],
+            "prompt_id": ["p1", "p1", "p2"],
+            "prompt": ["hello", "hello", "x"],
+            "completion_a": ["one", "four", "y"],
+        }
+    )
+    return log, comparisons
+
+
+def test_errors_of_the_reference_count_single_votes_not_majorities():
+    assert window().rows["error"].tolist() == [0.0, 1.0, 0.25, 0.75, 0.5, 0.0]
+
+
+def test_the_reference_shows_side_a_as_the_annotator_saw_it():
+    rows = window().rows
+    assert rows["p"].tolist() == pytest.approx([0.9, 0.8, 0.8, 0.7, 0.5, 0.4])
+    assert rows["completion_length"].tolist() == [6, 8, 6, 8, 6, 8]
+
+
+def test_one_comparison_per_prompt_is_embedded_and_compared():
+    made = window(embed=lengths_as_embeddings)
+    assert made.embeddings.dtype == np.float32
+    assert made.embeddings.shape == (3, 3)
+    assert made.rows["embedding_row"].tolist() == [0, -1, 1, -1, 2, -1]
+    assert made.independent()["prompt_id"].tolist() == ["p0", "p1", "p2"]
+    assert window(embed=lengths_as_embeddings, max_embeddings=2).embeddings.shape == (2, 3)
+
+
+def test_pairs_before_the_change_stay_out():
+    assert window(since_seq=13).rows["comparison_id"].tolist() == ["c03", "c04", "c05"]
+
+
+def test_the_order_of_pairs_does_not_matter():
+    order = [3, 0, 5, 1, 4, 2]
+    p = np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6])
+    shuffled = reference_window(pairs().iloc[order], p[order], model_version=MODEL, embed=lengths_as_embeddings)
+    made = window(embed=lengths_as_embeddings)
+    pd.testing.assert_frame_equal(shuffled.rows, made.rows)
+    np.testing.assert_array_equal(shuffled.embeddings, made.embeddings)
+
+
+def test_a_training_pair_may_not_enter_the_reference():
+    with pytest.raises(FrameError, match="c02 is of split train"):
+        reference_window(pairs().assign(split=["calib", "calib", "train", "calib", "calib", "calib"]), np.full(6, 0.5), model_version=MODEL)
+
+
+@pytest.mark.parametrize("bad", [np.nan, 1.2, -0.1])
+def test_a_prediction_that_is_no_probability_is_refused(bad):
+    with pytest.raises(InvalidScores, match="row 1"):
+        reference_window(pairs(), np.array([0.5, bad, 0.5, 0.5, 0.5, 0.5]), model_version=MODEL)
+    with pytest.raises(InvalidScores, match="6 rows"):
+        reference_window(pairs(), np.array([0.5]), model_version=MODEL)
+
+
+def test_broken_embeddings_are_refused():
+    with pytest.raises(InvalidScores, match="embeddings"):
+        window(embed=lambda prompts, completions: np.full((len(prompts), 2), np.nan))
+
+
+def test_the_current_window_has_one_row_per_judged_comparison_of_the_model():
+    log, comparisons = log_and_comparisons()
+    made = current_window(log, comparisons, model_version=MODEL, embed=lengths_as_embeddings)
+    rows = made.rows[["comparison_id", "prompt_id", "prompt_length", "completion_length", "p", "error", "n_votes"]]
+    assert rows.values.tolist() == [["c1", "p1", 5, 3, 0.7, 0.5, 2], ["c2", "p1", 5, 4, 0.4, 0.0, 1]]
+    assert made.embeddings.tolist() == [[5.0, 3.0, 1.0]]
+
+
+def test_a_judged_comparison_without_text_is_named():
+    log, comparisons = log_and_comparisons()
+    with pytest.raises(FrameError, match="first c2"):
+        current_window(log, comparisons[comparisons["comparison_id"] != "c2"], model_version=MODEL)
+
+
+def test_a_day_without_votes_is_an_empty_window():
+    log, comparisons = log_and_comparisons()
+    made = current_window(log.iloc[:0], comparisons, model_version=MODEL, embed=lengths_as_embeddings)
+    assert made.rows.empty
+    assert len(made.embeddings) == 0
+    assert made.independent().empty
+
+
+def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_path):
+    made = window(embed=lengths_as_embeddings)
+    made.save(tmp_path / "one")
+    made.save(tmp_path / "two")
+    made.save(tmp_path / "two")  # again: replaced, nothing left over
+    again = Window.load(tmp_path / "one")
+    assert again.model_version == MODEL
+    pd.testing.assert_frame_equal(again.rows, made.rows)
+    np.testing.assert_array_equal(again.embeddings, made.embeddings)
+    assert folder_hash(tmp_path / "one") == folder_hash(tmp_path / "two")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_an_empty_window_survives_its_folder(tmp_path):
+    reference_window(pairs(0), np.zeros(0), model_version=MODEL).save(tmp_path / "w")
+    assert Window.load(tmp_path / "w").rows.empty
+
+
+@pytest.mark.parametrize("name", ["window.parquet", "embeddings.npy", "window.json"])
+def test_a_lost_or_broken_file_is_a_named_error(tmp_path, name):
+    folder = tmp_path / "w"
+    window(embed=lengths_as_embeddings).save(folder)
+    (folder / name).write_bytes(b"\x80\x04broken")
+    with pytest.raises(ArtefactError, match="Register its reward model again"):
+        Window.load(folder)
+    (folder / name).unlink()
+    with pytest.raises(ArtefactError, match=str(folder)):
+        Window.load(folder)
+
+
+def test_a_pickle_among_the_files_is_never_executed(tmp_path):
+    folder = tmp_path / "w"
+    window(embed=lengths_as_embeddings).save(folder)
+    np.save(folder / "embeddings.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ArtefactError, match="allow_pickle"):
+        Window.load(folder)

@@ -1,0 +1,140 @@
+"""The day's report: rows for every space, and one rule for the whole."""
+
+import json
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report, overall_verdict
+from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
+from rlhf_pipeline.records import DriftEvent, Verdict
+
+MODEL, DAY = "demo.reward_model@1", "2026-01-05"
+PASSED = [{"name": "slope", "passed": True, "value": 1.0, "threshold": 1.0}]
+FAILED = [
+    {"name": "slope", "passed": False, "value": 0.2, "threshold": 1.0},
+    {"name": "ece_lower_bound", "passed": False, "value": 0.2, "threshold": 0.05},
+]
+
+
+def window(seed: int, n: int = 100, *, length: float = 200, error: float = 0.25) -> Window:
+    rng = np.random.default_rng(seed)
+    rows = pd.DataFrame(
+        {
+            "comparison_id": [f"c{i:04d}" for i in range(n)],
+            "prompt_id": [f"p{i}" for i in range(n)],
+            "prompt_length": rng.poisson(40, size=n),
+            "completion_length": rng.poisson(length, size=n),
+            "p": rng.beta(3, 3, size=n),
+            "error": (np.arange(n) < error * n).astype(float),
+            "n_votes": 1,
+            "embedding_row": np.arange(n),
+        }
+    )
+    return Window(MODEL, rows, rng.normal(size=(n, 16)).astype(np.float32))
+
+
+def event(detector: str, seq: int, day: str = DAY, model: str = MODEL) -> DriftEvent:
+    return DriftEvent(
+        kind="drift", model_version=model, detector=detector, params_hash="h", stream="errors", seq=seq, day=date.fromisoformat(day),
+        change_seq=seq - 50, evidence={"error_after": 0.5},
+    )  # fmt: skip
+
+
+def report(current: Window | None = None, **more) -> pd.DataFrame:
+    more = {"calibration_tests": PASSED, "reference": window(1), "model_version": MODEL} | more
+    return drift_report(DAY, current=window(2) if current is None else current, **more)
+
+
+def test_a_quiet_day_is_stable_in_every_space():
+    made = report()
+    assert set(made["verdict"]) == {Verdict.STABLE}
+    assert set(made["space"]) == {
+        "errors", "calibration", "prompt_length", "completion_length", "confidence", "embeddings", "overall",
+    }  # fmt: skip
+    assert set(made.loc[made["space"] == "errors", "detector"]) == {"ddm", "adwin", "hddm_a", "error_rate"}
+    pd.testing.assert_frame_equal(check_frame(made, DRIFT_REPORTS), made)
+
+
+def test_two_detectors_make_the_day_drift_and_one_a_warning():
+    assert overall_verdict(report(events=[event("ddm", 900)])) == Verdict.WARNING
+    both = report(events=[event("ddm", 900), event("adwin", 950)])
+    assert overall_verdict(both) == Verdict.DRIFT
+    overall = json.loads(both.loc[both["space"] == "overall", "evidence"].iloc[0])
+    assert overall["says_drift"] == ["adwin", "ddm"]
+    fired = json.loads(both.loc[both["detector"] == "ddm", "evidence"].iloc[0])["events"]
+    assert fired[0]["seq"] == 900
+    assert fired[0]["change_seq"] == 850
+
+
+def test_detectors_on_both_sides_of_midnight_confirm_each_other():
+    made = report(events=[event("ddm", 900, "2026-01-04"), event("adwin", 950)])
+    assert overall_verdict(made) == Verdict.DRIFT
+    assert made.loc[made["detector"] == "ddm", "verdict"].tolist() == [Verdict.STABLE]
+    assert overall_verdict(report(events=[event("ddm", 100, "2026-01-04"), event("adwin", 950)])) == Verdict.WARNING
+
+
+def test_events_of_later_days_and_other_models_do_not_count():
+    made = report(events=[event("ddm", 900, "2026-01-06"), event("adwin", 950, "2026-01-06"), event("ddm", 901, model="x@2")])
+    assert overall_verdict(made) == Verdict.STABLE
+
+
+def test_data_drift_alone_is_a_warning():
+    made = report(window(2, length=400))
+    assert Verdict.DRIFT in set(made.loc[made["space"] == "completion_length", "verdict"])
+    assert overall_verdict(made) == Verdict.WARNING
+
+
+def test_two_failed_calibration_tests_are_one_witness_and_the_error_rate_the_second():
+    assert overall_verdict(report(calibration_tests=FAILED)) == Verdict.WARNING
+    assert overall_verdict(report(window(2, error=0.6), calibration_tests=FAILED)) == Verdict.DRIFT
+    assert overall_verdict(report(window(2, error=0.6))) == Verdict.WARNING
+
+
+def warning(detector: str, day: str = DAY) -> StreamWarning:
+    return StreamWarning(detector=detector, seq=900, day=date.fromisoformat(day))
+
+
+def test_a_warning_of_one_detector_shows_in_its_row_and_of_two_in_the_day():
+    made = report(warnings=[warning("ddm"), warning("hddm_a", "2026-01-04")])
+    assert made.loc[made["detector"] == "ddm", "verdict"].tolist() == [Verdict.WARNING]
+    assert made.loc[made["detector"] == "hddm_a", "verdict"].tolist() == [Verdict.STABLE]
+    assert overall_verdict(made) == Verdict.STABLE
+    assert overall_verdict(report(warnings=[warning("ddm"), warning("hddm_a")])) == Verdict.WARNING
+
+
+def test_missing_data_is_insufficient_never_stable():
+    nothing = drift_report(DAY, model_version=None, reference=None, current=None)
+    assert set(nothing["verdict"]) == {Verdict.INSUFFICIENT}
+    assert set(nothing["model_version"]) == {"none"}
+    assert overall_verdict(report(window(2, 10), calibration_tests=())) == Verdict.INSUFFICIENT
+    assert overall_verdict(report(reference=None)) == Verdict.INSUFFICIENT
+
+
+def test_an_undecided_calibration_test_is_insufficient():
+    made = report(calibration_tests=[{"name": "slope", "passed": None, "value": None, "threshold": 1.0}])
+    assert made.loc[made["space"] == "calibration", "verdict"].tolist() == [Verdict.INSUFFICIENT]
+
+
+def test_one_setting_decides_how_many_must_agree():
+    assert overall_verdict(report(events=[event("ddm", 900)], params=DriftParams(confirmations=1))) == Verdict.DRIFT
+
+
+@pytest.mark.slow
+def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
+    made = data_drift_report(window(1), window(2, length=400))
+    drift = {m["config"]["column"]: m["value"] for m in made.json["metrics"] if "column" in m["config"]}
+    assert drift["completion_length"] < 1e-6
+    assert drift["prompt_length"] > 0.01
+    json.dumps(made.json, allow_nan=False)
+    assert "<html" in made.html()[:500].lower() or "<!doctype" in made.html()[:500].lower()
+
+
+def test_evidently_is_not_given_an_empty_window():
+    with pytest.raises(NotEnoughData, match="current window"):
+        data_drift_report(window(1), window(2, 0))

@@ -1,0 +1,113 @@
+"""Scanning a stream of errors: order, resumption, events."""
+
+import json
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.stream import DetectorParams, error_stream, scan
+from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
+
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def errors_frame(seed: int = 0, n_before: int = 800, n_after: int = 400) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    error = np.concatenate([rng.random(n_before) < 0.25, rng.random(n_after) < 0.55]).astype(float)
+    seq = np.arange(len(error)) * 2 + 11
+    return pd.DataFrame({"seq": seq, "day": [f"2026-01-{1 + i // 400:02d}" for i in range(len(error))], "error": error})
+
+
+def scanned(frame, states=None, **more):
+    return scan(frame, states, model_version="demo.reward_model@1", detected_at=AT, **more)
+
+
+def test_a_change_gives_one_event_per_detector_with_its_day_and_its_beginning():
+    result = scanned(errors_frame())
+    assert {e.detector for e in result.events} == {"ddm", "adwin", "hddm_a"}
+    assert all(e.seq > 1611 and e.day == date(2026, 1, 3) and 1400 < e.change_seq <= e.seq for e in result.events)
+    assert all(e.evidence["error_before"] < 0.35 and "params" in e.evidence for e in result.events)
+    assert len({e.event_id for e in result.events}) == len(result.events)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scanning_in_parts_gives_the_same_events_warnings_and_states(seed):
+    frame = errors_frame(seed)
+    whole = scanned(frame)
+    states, events = None, []
+    for end in (1, 137, 500, 803, 901, 1200):
+        part = scanned(frame.iloc[:end], states)  # rows already read are given again
+        states, events = json.loads(json.dumps(part.states, allow_nan=False)), events + list(part.events)
+    assert tuple(events) == whole.events
+    assert states == json.loads(json.dumps(whole.states))
+    assert part.warnings == whole.warnings
+
+
+def test_the_order_of_rows_does_not_matter_and_the_frame_is_left_alone():
+    frame = errors_frame()
+    shuffled = frame.sample(frac=1, random_state=1)
+    before = shuffled.copy()
+    assert scanned(shuffled) == scanned(frame)
+    pd.testing.assert_frame_equal(shuffled, before)
+
+
+def test_scanning_again_finds_nothing_new():
+    first = scanned(errors_frame())
+    again = scanned(errors_frame(), first.states)
+    assert again.events == ()
+    assert again.states == first.states
+    assert again.warnings == first.warnings
+
+
+def test_a_state_of_other_parameters_is_dropped_for_that_detector_only():
+    frame, other = errors_frame(), DetectorParams(adwin_delta=0.01)
+    states = scanned(frame).states
+    again = scanned(frame, states, params=other)
+    assert {e.detector for e in again.events} == {"adwin"}
+    assert again.states["ddm"] == states["ddm"]
+
+
+def test_no_votes_is_a_clean_empty_result_that_can_be_resumed():
+    empty = scanned(errors_frame().iloc[:0])
+    assert empty.events == ()
+    assert empty.warnings == ()
+    assert scanned(errors_frame(), empty.states).events == scanned(errors_frame()).events
+
+
+def test_the_state_of_another_model_is_refused():
+    states = scan(errors_frame(), model_version="demo.reward_model@2").states
+    with pytest.raises(ConfigurationError, match="reward_model@2"):
+        scanned(errors_frame(), states)
+
+
+def test_a_duplicate_seq_is_named():
+    frame = pd.concat([errors_frame(), errors_frame().iloc[[5]]])
+    with pytest.raises(FrameError, match="seq 21 "):
+        scanned(frame)
+
+
+def test_a_nan_error_is_refused_not_swallowed():
+    frame = errors_frame()
+    frame.loc[7, "error"] = np.nan
+    with pytest.raises(InvalidScores, match="vote 25"):
+        scanned(frame)
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(FrameError, match="day"):
+        scanned(errors_frame().drop(columns="day"))
+
+
+def test_the_error_stream_is_one_models_judged_rows_in_vote_order():
+    log = pd.DataFrame(
+        {
+            "reward_model": ["m@1", "m@1", "m@2", "m@1"],
+            "seq": pd.array([9, 4, 5, None], dtype="Int64"),
+            "day": ["2026-01-01"] * 4,
+            "is_error": pd.array([True, False, True, None], dtype="boolean"),
+        }
+    )
+    stream = error_stream(log, "m@1")
+    assert stream.to_dict("list") == {"seq": [4, 9], "day": ["2026-01-01"] * 2, "error": [0, 1]}

@@ -1,0 +1,130 @@
+"""Two-sample tests: equal to references, right under no change, finding a change."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from rlhf_pipeline.drift.two_sample import (
+    adjusted,
+    error_rate_rise,
+    kolmogorov_smirnov,
+    maximum_mean_discrepancy,
+    population_stability,
+)
+from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+
+
+def directions(rng: np.random.Generator, n: int, centre: float = 0.0, d: int = 64) -> np.ndarray:
+    points = rng.normal(size=(n, d))
+    points[:, 0] += centre
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("n", "m"), [(40, 25), (25, 60)])
+def test_mmd_equals_frouros(n, m):
+    from frouros.detectors.data_drift import MMD
+    from frouros.utils.kernels import rbf_kernel
+
+    rng = np.random.default_rng(1)
+    reference, current = rng.normal(size=(n, 5)), rng.normal(0.7, 1, size=(m, 5))
+    pooled = np.concatenate([reference, current])
+    distances = np.sum((pooled[:, None] - pooled[None]) ** 2, axis=2)[np.triu_indices(n + m, k=1)]
+    theirs = MMD(kernel=partial(rbf_kernel, sigma=float(np.sqrt(np.median(distances)))))
+    theirs.fit(X=reference)
+    expected = theirs.compare(X=current)[0].distance
+    assert maximum_mean_discrepancy(reference, current, n_permutations=199).statistic == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_permutation_p_value_is_that_of_recomputing_every_permutation():
+    rng = np.random.default_rng(2)
+    reference, current = rng.normal(size=(12, 3)), rng.normal(0.4, 1, size=(9, 3))
+    result = maximum_mean_discrepancy(reference, current, n_permutations=199, seed=5)
+    pooled, drawn = np.concatenate([reference, current]), np.random.default_rng(5)
+    slow = []
+    for _ in range(199):
+        order = drawn.permutation(21)
+        slow.append(maximum_mean_discrepancy(pooled[order[:12]], pooled[order[12:]], n_permutations=1).statistic)
+    assert result.p_value == (sum(s >= result.statistic - 1e-12 for s in slow) + 1) / 200
+
+
+@pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability, error_rate_rise])
+def test_p_values_are_small_no_more_often_than_they_say(test):
+    rng = np.random.default_rng(3)
+    draw = (lambda n: (rng.random(n) < 0.25).astype(float)) if test is error_rate_rise else (lambda n: rng.gamma(4, 30, size=n))
+    p = np.array([test(draw(80), draw(120)).p_value for _ in range(1000)])
+    assert np.mean(p <= 0.05) <= 0.07
+    assert np.mean(p <= 0.01) <= 0.02
+
+
+def test_mmd_p_values_are_small_no_more_often_than_they_say():
+    rng = np.random.default_rng(4)
+    p = np.array([maximum_mean_discrepancy(directions(rng, 40), directions(rng, 50), n_permutations=199).p_value for _ in range(150)])
+    assert np.mean(p <= 0.05) <= 0.08
+
+
+@pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability])
+def test_a_shifted_distribution_is_found(test):
+    rng = np.random.default_rng(5)
+    result = test(rng.normal(size=150), rng.normal(1, 1, size=150))
+    assert result.p_value < 1e-4
+    assert result.effect > 0.2
+
+
+def test_mmd_finds_a_new_topic_in_384_dimensions():
+    rng = np.random.default_rng(6)
+    result = maximum_mean_discrepancy(directions(rng, 80, 0, 384), directions(rng, 80, 12, 384))
+    assert result.p_value == 1 / 1000
+    assert result.effect > 0.02
+
+
+def test_psi_of_one_distribution_has_no_effect_at_any_size():
+    rng = np.random.default_rng(7)
+    for n in (50, 500, 5000):
+        effects = [population_stability(rng.normal(size=n), rng.normal(size=n)).effect for _ in range(50)]
+        assert np.median(effects) < 0.05
+
+
+@pytest.mark.parametrize("value", [7.0, 9.0])
+def test_a_constant_reference_shows_a_move_to_either_side(value):
+    constant = np.full(100, 8.0)
+    assert population_stability(constant, constant).effect == 0
+    assert population_stability(constant, np.full(100, value)).p_value < 1e-6
+
+
+def test_equal_embeddings_are_no_drift():
+    same = np.ones((30, 8))
+    result = maximum_mean_discrepancy(same, same)
+    assert result.statistic == pytest.approx(0, abs=1e-12)
+    assert result.p_value == 1
+
+
+def test_an_error_rate_that_falls_is_no_rise():
+    assert error_rate_rise(np.repeat([0.0, 1.0], 100), np.repeat([0.0, 0.0, 1.0], 60)).p_value > 0.5
+    assert error_rate_rise(np.zeros(60), np.zeros(60)).p_value == 1
+
+
+def test_benjamini_hochberg_equals_scipy():
+    from scipy.stats import false_discovery_control
+
+    p = np.random.default_rng(8).random(9) ** 3
+    assert adjusted(p) == pytest.approx(false_discovery_control(p).tolist())
+    assert adjusted([]) == []
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability, error_rate_rise])
+def test_nan_and_infinity_are_refused_with_their_row(test, bad):
+    values = np.linspace(0, 1, 50)
+    with pytest.raises(InvalidScores, match="current sample is not finite at row 3"):
+        test(values, np.where(np.arange(50) == 3, bad, values))
+
+
+def test_embeddings_of_two_encoders_cannot_be_compared():
+    with pytest.raises(InvalidScores, match="384 and 256"):
+        maximum_mean_discrepancy(np.zeros((5, 384)), np.zeros((5, 256)))
+
+
+def test_one_row_is_not_a_sample():
+    with pytest.raises(NotEnoughData, match="1 rows"):
+        kolmogorov_smirnov(np.zeros(1), np.zeros(50))

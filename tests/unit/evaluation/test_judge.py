@@ -1,0 +1,157 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import CompletionError, InvalidScores, ModelError, NotEnoughData
+from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompt_ids, frozen_prompts, prompts_hash
+from rlhf_pipeline.evaluation.divergence import kl_per_token
+from rlhf_pipeline.policy.loading import Generated, Policy
+
+LABELS = {"candidate_label": "demo.policy@2", "champion_label": "demo.policy@1", "reward_model_label": "demo.reward_model@1"}
+PARAMS = EvaluationParams(max_new_tokens=8, n_resamples=200)
+
+
+class LikesLength:
+    def score(self, prompts, completions, *, progress=None):
+        return np.array([len(text) / 10 for text in completions])
+
+
+class Halves:
+    def transform(self, margins):
+        return np.full(len(margins), 0.5)
+
+
+def tiny_policy(seed, *, vocabulary=260):
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    names = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    names += [f"<extra{i}>" for i in range(vocabulary - len(names))]
+    raw = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(names), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    return Policy(LlamaForCausalLM(config).eval(), tokenizer, name=f"tiny{seed}")
+
+
+class Says(Policy):
+    """A policy whose weights are real and whose completions are given."""
+
+    def __init__(self, policy, text):
+        super().__init__(policy.model, policy.tokenizer, name="says")
+        self.text = text
+
+    def generate(self, prompts, **more):
+        return [Generated(self.text, 1, 1, "stop") for _ in prompts]
+
+
+@pytest.fixture(scope="module")
+def champion():
+    return tiny_policy(0)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return frozen_prompts(40)
+
+
+def test_frozen_prompts_are_the_same_every_time_and_known_by_their_hash(prompts):
+    again = frozen_prompts(40)
+    assert prompts_hash(again.iloc[::-1]) == prompts_hash(prompts)
+    assert frozen_prompt_ids(again) == frozen_prompt_ids(prompts)
+    assert len(frozen_prompt_ids(prompts)) == 40
+    assert prompts_hash(frozen_prompts(40, seed=1)) != prompts_hash(prompts)
+    assert prompts["reference"].notna().any()
+
+
+def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
+    result, samples = evaluate(champion, champion, prompts, LikesLength(), PARAMS, **LABELS)
+    assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
+    assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (0.0, 1.0, 0.0)
+    assert samples["completion_candidate"].tolist() == samples["completion_champion"].tolist()
+    assert result.expected_win_rate is None
+    assert result.n_prompts == 40
+
+
+def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
+    candidate = tiny_policy(1)
+    results = [evaluate(candidate, champion, frame, LikesLength(), PARAMS, **LABELS)[0] for frame in (prompts, prompts.iloc[::-1])]
+    assert results[0].samples_hash == results[1].samples_hash
+    assert results[0].model_dump(exclude={"evaluated_at"}) == results[1].model_dump(exclude={"evaluated_at"})
+    assert results[0].kl.low > 0
+
+
+def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, prompts):
+    params = PARAMS.model_copy(update={"samples_per_prompt": 2})
+    result, samples = evaluate(
+        Says(champion, "a long completion"), Says(champion, "short"), prompts, LikesLength(), params, calibrator=Halves(), **LABELS
+    )
+    assert result.win_rate.value == 1.0
+    assert result.win_rate.n == 40
+    assert len(samples) == 80
+    assert result.expected_win_rate.value == 0.5
+    assert (result.mean_length_candidate, result.mean_length_champion) == (17.0, 5.0)
+    assert result.mean_reward_candidate.value == pytest.approx(1.7)
+
+
+def test_a_policy_that_writes_nothing_is_named(champion, prompts):
+    with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing for all 40 prompts"):
+        evaluate(Says(champion, " "), champion, prompts, LikesLength(), PARAMS, **LABELS)
+
+
+def test_too_few_prompts_are_refused(champion, prompts):
+    with pytest.raises(NotEnoughData, match="10 prompts to evaluate on; at least 30"):
+        evaluate(champion, champion, prompts.head(10), LikesLength(), PARAMS, **LABELS)
+
+
+def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
+    class Broken:
+        def score(self, prompts, completions, *, progress=None):
+            return np.array([np.nan] * len(completions))
+
+    with pytest.raises(InvalidScores, match="40 of 40 completions"):
+        evaluate(champion, champion, prompts, Broken(), PARAMS, **LABELS)
+
+
+def test_progress_is_told_of_both_policies(champion, prompts):
+    told = []
+    evaluate(champion, champion, prompts, LikesLength(), PARAMS, progress=lambda *what: told.append(what), **LABELS)
+    assert told == [(40, 40, "candidate completes"), (40, 40, "champion completes")]
+
+
+def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
+    import torch
+
+    candidate = tiny_policy(1)
+    head = champion.tokenizer("hi")["input_ids"]
+    tail = [*champion.tokenizer("yes")["input_ids"], champion.tokenizer.eos_token_id]
+    with torch.inference_mode():
+        p, q = (x.model(torch.tensor([head + tail])).logits[0, len(head) - 1 : -1].double().softmax(-1) for x in (candidate, champion))
+    expected = float((p * (p / q).log()).sum(-1).mean())
+    got = kl_per_token(candidate, champion, ["hi", "a longer prompt than that"], ["yes", ""])
+    assert got[0] == pytest.approx(expected, rel=1e-5)
+    assert (got > 0).all()
+
+
+def test_kl_does_not_depend_on_the_batch(champion, monkeypatch):
+    candidate = tiny_policy(1)
+    prompts, texts = [f"prompt {'x' * i}" for i in range(9)], [f"text {'y' * (9 - i)}" for i in range(9)]
+    together = kl_per_token(candidate, champion, prompts, texts)
+    monkeypatch.setattr("rlhf_pipeline.evaluation.divergence.MAX_LOGITS", 1)
+    np.testing.assert_allclose(kl_per_token(candidate, champion, prompts, texts), together, rtol=1e-4)
+
+
+def test_kl_between_vocabularies_is_refused(champion):
+    with pytest.raises(ModelError, match="different"):
+        kl_per_token(tiny_policy(1, vocabulary=270), champion, ["a"], ["b"])
+
+
+def test_duplicated_prompts_count_once(champion, prompts):
+    doubled = pd.concat([prompts, prompts.assign(day="2026-01-01")])
+    assert evaluate(champion, champion, doubled, LikesLength(), PARAMS, **LABELS)[0].n_prompts == 40

@@ -1,0 +1,45 @@
+import numpy as np
+
+from rlhf_pipeline.policy.corpus import CorpusParams, _answers, make_corpus, style_sentences
+from rlhf_pipeline.prompts.templates import load_templates
+
+
+def test_the_corpus_answers_every_template_of_the_library():
+    assert {t.template_id for t in load_templates()} == set(_answers()["bodies"])
+
+
+def test_the_same_seed_gives_the_same_texts():
+    params = CorpusParams(n_texts=200)
+    assert make_corpus(params, seed=1) == make_corpus(params, seed=1) != make_corpus(params, seed=2)
+
+
+def test_texts_are_short_whole_sentences():
+    for prompt, completion in make_corpus(CorpusParams(n_texts=2000), seed=0):
+        assert "{" not in prompt + completion
+        assert len(prompt.split()) <= 20
+        assert completion[0].isupper() or completion[0].isdigit()
+        assert len(completion.split()) <= 45
+
+
+def test_the_corpus_leans_towards_warmth_and_holds_every_quality():
+    texts = make_corpus(CorpusParams(n_texts=4000), seed=0)
+    shares = {style: np.mean([any(s in t.completion for s in sentences) for t in texts]) for style, sentences in style_sentences().items()}
+    assert shares["warm"] > 1.4 * shares["sourced"]
+    assert 0.3 < shares["sourced"] < 0.6
+    assert 0.05 < shares["rambling"] < 0.2
+
+
+def test_wrong_answers_come_as_often_as_asked():
+    lookup = next(t for t in load_templates() if t.template_id == "capital" and t.difficulty == "easy")
+    answers = dict(
+        zip((f"capital of {c}?" for c in lookup.variables["country"]), (lookup.table[c] for c in lookup.variables["country"]), strict=True)
+    )
+
+    def share_right(wrong):
+        checked = [
+            (t, a) for t in make_corpus(CorpusParams(n_texts=4000, wrong=wrong), seed=0) for q, a in answers.items() if t.prompt.endswith(q)
+        ]
+        return np.mean([answer in text.completion for text, answer in checked])
+
+    assert share_right(0.0) == 1.0
+    assert share_right(1.0) == 0.0

@@ -1,0 +1,214 @@
+import json
+
+import numpy as np
+import pytest
+
+from rlhf_pipeline.errors import CompletionError, ConfigurationError, ModelNotFound, TrainingFailed
+from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
+from rlhf_pipeline.policy.corpus import CorpusParams
+from rlhf_pipeline.records import folder_hash
+
+pytestmark = pytest.mark.slow
+
+SMALL = PretrainingParams(corpus=CorpusParams(n_texts=400), n_vocabulary=400, hidden=32, intermediate=64, steps=25, batch_size=16)
+PROMPTS = [
+    "Ana asks: what is the capital of France?", "Hi", "Write a calm line about the moon in the city.", "How can Sam keep a dog safe from fire?",
+    "List two games for the party of Olga.", "Ben asks: what color is coal?", "Write the word tea twice for Kim.", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policies") / "small"
+    pretrain(folder, SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def policy(folder):
+    return load_policy(folder)
+
+
+def test_a_batch_of_one_equals_a_batch_of_eight(policy):
+    options = {"temperature": [0.7, 1.0, 0.0, 1.3, 0.7, 1.0, 1.0, 0.9], "top_p": [0.9, 1.0, 0.5, 0.95, 1.0, 0.9, 1.0, 0.8]}
+    together = policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, **options)
+    alone = [
+        policy.generate([p], temperature=[t], top_p=[q], seeds=[i], max_new_tokens=24)[0]
+        for i, (p, t, q) in enumerate(zip(PROMPTS, *options.values(), strict=True))
+    ]
+    assert together == alone
+    assert policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, batch_size=3, **options) == together
+
+
+def test_rounding_within_a_batch_stays_below_the_tolerance_of_sampling(policy):
+    import torch
+
+    from rlhf_pipeline.policy.sampling import LOGIT_TOLERANCE
+
+    ids = [policy.tokenizer(policy.format_prompt(p))["input_ids"] for p in PROMPTS]
+    width = max(map(len, ids))
+    padded = torch.tensor([[0] * (width - len(row)) + row for row in ids])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+    with torch.inference_mode():
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        together = policy.model(input_ids=padded, attention_mask=mask, position_ids=positions).logits[:, -1]
+        alone = torch.stack([policy.model(input_ids=torch.tensor([row])).logits[0, -1] for row in ids])
+    assert float((together - alone).abs().max()) < LOGIT_TOLERANCE / 10
+
+
+def test_seeds_and_temperature_matter_and_greedy_ignores_seeds(policy):
+    prompt = [PROMPTS[0]] * 3
+    drawn = policy.generate(prompt, seeds=[1, 2, 1], max_new_tokens=12)
+    assert drawn[0] == drawn[2] != drawn[1]
+    greedy = policy.generate(prompt, temperature=0.0, seeds=[1, 2, 3], max_new_tokens=12)
+    assert len({g.text for g in greedy}) == 1
+
+
+def test_a_completion_is_cut_at_the_most_tokens_allowed(policy):
+    cut = policy.generate([PROMPTS[0]], temperature=0.0, seeds=[0], max_new_tokens=2)[0]
+    assert (cut.n_tokens, cut.finish_reason) == (2, "length")
+    assert cut.n_prompt_tokens == policy.count_prompt_tokens(PROMPTS[0])
+
+
+def test_no_prompts_give_no_completions(policy):
+    assert policy.generate([], seeds=[], max_new_tokens=4) == []
+
+
+def test_a_prompt_beyond_the_context_is_named(policy):
+    with pytest.raises(CompletionError, match=r"Prompt 1 has .* tokens.*context of 256"):
+        policy.generate(["Hi", "word " * 400], seeds=[0, 1], max_new_tokens=8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seeds": [1]},
+        {"seeds": [1, 2], "temperature": [1.0]},
+        {"seeds": [1, 2], "top_p": float("nan")},
+        {"seeds": [1, 2], "temperature": -1.0},
+    ],
+)
+def test_parameters_that_do_not_fit_the_prompts_are_refused(policy, options):
+    with pytest.raises(CompletionError):
+        policy.generate(["Hi", "Ho"], max_new_tokens=2, **options)
+
+
+def test_log_likelihood_is_the_sum_over_tokens_whatever_the_batch(policy):
+    completions = ["It is Paris.", "Yes", "The moon sleeps, soft and calm.", "", "Chess and a quiz.", "Black.", "tea tea", "2"]
+    sums, counts = policy.log_likelihood(PROMPTS, completions)
+    alone = [policy.log_likelihood([p], [c]) for p, c in zip(PROMPTS, completions, strict=True)]
+    assert sums == pytest.approx([s[0] for s, _ in alone], abs=1e-4)
+    assert counts.tolist() == [int(n[0]) for _, n in alone]
+    assert counts[3] == 1  # the end token alone
+    assert (sums < 0).all()
+
+
+def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
+    import torch
+
+    prompt = policy.tokenizer(policy.format_prompt(PROMPTS[0]))["input_ids"]
+    completion = [*policy.tokenizer("It is Paris.")["input_ids"], policy.tokenizer.eos_token_id]
+    total, ids = 0.0, list(prompt)
+    with torch.inference_mode():
+        for token in completion:
+            total += float(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token])
+            ids.append(token)
+    assert policy.log_likelihood([PROMPTS[0]], ["It is Paris."])[0][0] == pytest.approx(total, abs=1e-3)
+
+
+def test_the_chat_template_of_a_whole_turn_begins_with_the_formatted_prompt(policy):
+    turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho."}]
+    whole = policy.tokenizer.apply_chat_template(turn, tokenize=False)
+    assert whole == policy.format_prompt("Hi") + "Ho." + policy.tokenizer.eos_token
+
+
+def test_any_text_survives_the_tokenizer(policy):
+    for text in ("caf\u00e9 \u4e2d\u6587 \U0001f600", "tabs\tand\nlines", "It is Paris."):
+        ids = policy.tokenizer(text)["input_ids"]
+        assert policy.tokenizer.decode(ids) == text
+
+
+def test_a_model_without_a_chat_template_continues_the_prompt_as_it_is(folder):
+    plain = load_policy(folder)
+    plain.tokenizer.chat_template = None
+    assert plain.format_prompt("Once") == "Once"
+    assert plain.generate(["Once"], seeds=[0], max_new_tokens=3)[0].n_tokens <= 3
+
+
+def test_the_same_parameters_give_the_same_files(folder, tmp_path):
+    import torch
+
+    torch.manual_seed(123)  # whatever the caller's state
+    pretrain(tmp_path / "again", SMALL)
+    assert folder_hash(tmp_path / "again") == folder_hash(folder)
+
+
+def test_a_complete_folder_is_left_as_it_is_and_the_callers_random_state_too(folder):
+    import torch
+
+    before, state = folder_hash(folder), torch.random.get_rng_state()
+    report = pretrain(folder, SMALL)
+    assert (report["is_new"], report["n_texts"]) == (False, 400)
+    assert folder_hash(folder) == before
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_folder_of_other_parameters_is_refused(folder):
+    with pytest.raises(ConfigurationError, match="other parameters"):
+        pretrain(folder, SMALL.model_copy(update={"seed": 1}))
+
+
+def test_rests_of_an_interrupted_training_are_replaced(tmp_path):
+    broken = tmp_path / "policy"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    quick = SMALL.model_copy(update={"steps": 2})
+    report = pretrain(broken, quick)
+    assert report["is_new"]
+    assert json.loads((broken / "training.json").read_text())["n_parameters"] == report["n_parameters"]
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_a_training_that_diverges_leaves_no_folder(tmp_path):
+    with pytest.raises(TrainingFailed, match="Lower learning_rate"):
+        pretrain(tmp_path / "policy", SMALL.model_copy(update={"learning_rate": 1e30}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_training_left_goes_with_the_next(tmp_path):
+    rest = tmp_path / ".policy.unfinished-999999999"
+    rest.mkdir()
+    pretrain(tmp_path / "policy", SMALL.model_copy(update={"steps": 1}))
+    assert not rest.exists()
+
+
+def test_the_default_size_is_one_to_three_million_parameters():
+    from rlhf_pipeline.policy.pretraining import _new_model
+
+    class Tokenizer:
+        eos_token_id, pad_token_id = 3, 0
+
+        def __len__(self):
+            return 1024
+
+    n = sum(p.numel() for p in _new_model(PretrainingParams(), Tokenizer()).parameters())
+    assert 1_000_000 < n < 3_000_000
+
+
+def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
+    with pytest.raises(ModelNotFound, match="does not exist"):
+        load_policy(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelNotFound, match=r"holds no config\.json"):
+        load_policy(tmp_path / "empty")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in folder.iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes()[:100] if file.suffix == ".safetensors" else file.read_bytes())
+    with pytest.raises(ModelNotFound, match="cannot be loaded"):
+        load_policy(damaged)
+
+
+def test_losses_fall(folder):
+    losses = json.loads((folder / "training.json").read_text())["loss_curve"]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
+
+
+def chosen(logits, temperature=1.0, top_p=1.0, n=4000, seed=0):
+    rows = np.tile(np.asarray(logits, dtype=float), (n, 1))
+    noise = np.random.default_rng(seed).gumbel(size=rows.shape)
+    return choose_tokens(rows, np.full(n, temperature), np.full(n, top_p), noise)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_come_as_often_as_the_softmax_says(temperature):
+    logits = np.array([2.0, 1.0, 0.0, -1.0])
+    p = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
+    tokens, _ = chosen(logits, temperature, n=20_000)
+    assert np.bincount(tokens, minlength=4) / 20_000 == pytest.approx(p, abs=0.012)
+
+
+def test_top_p_keeps_the_smallest_set_of_that_mass():
+    logits = np.log([0.5, 0.3, 0.15, 0.05])
+    assert set(chosen(logits, top_p=0.7)[0]) == {0, 1}
+    assert set(chosen(logits, top_p=0.85)[0]) == {0, 1, 2}
+    assert set(chosen(logits, top_p=0.0)[0]) == {0}
+    assert set(chosen(logits, top_p=1.0)[0]) == {0, 1, 2, 3}
+
+
+def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
+    noise = RowNoise([1, 2], np.zeros(2), 3).draw([0, 1])
+    assert (noise == 0).all()
+    tokens, decided = choose_tokens(np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.zeros(2), np.ones(2), noise)
+    assert tokens.tolist() == [1, 0]
+    assert decided.all()
+
+
+def test_a_near_tie_is_undecided_and_a_clear_choice_is_not():
+    logits = np.array([[1.0, 1.0 + 1e-7, 0.0], [1.0, 2.0, 0.0]])
+    _, decided = choose_tokens(logits, np.zeros(2), np.ones(2), np.zeros((2, 3)))
+    assert decided.tolist() == [False, True]
+
+
+def test_a_token_on_the_edge_of_top_p_is_undecided():
+    logits = np.log(np.array([[0.6, 0.3, 0.1]]))
+    favours_second = np.array([[0.0, 5.0, 0.0]])
+    for top_p, expected in ((0.6, False), (0.75, True)):
+        _, decided = choose_tokens(logits, np.ones(1), np.array([top_p]), favours_second)
+        assert decided.tolist() == [expected]
+
+
+def test_rounding_of_logits_moves_only_undecided_draws():
+    rng = np.random.default_rng(0)
+    n = 3000
+    logits, noise = rng.normal(size=(n, 50)) * 3, rng.gumbel(size=(n, 50))
+    temperature, top_p = rng.choice([0.0, 0.7, 1.0], size=n), rng.choice([0.8, 0.95, 1.0], size=n)
+    noise[temperature == 0] = 0
+    tokens, decided = choose_tokens(logits, temperature, top_p, noise)
+    for _ in range(5):
+        moved, _ = choose_tokens(logits + rng.normal(size=logits.shape) * 2e-5, temperature, top_p, noise)
+        assert (moved == tokens)[decided].all()
+    assert decided.mean() > 0.97
+
+
+def test_the_noise_of_a_row_is_its_own():
+    both, alone = RowNoise([5, 6], np.ones(2), 4), RowNoise([6], np.ones(1), 4)
+    both.draw([0])
+    assert np.array_equal(both.draw([0, 1])[1], alone.draw([0])[0])

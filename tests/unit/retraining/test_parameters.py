@@ -1,0 +1,32 @@
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params, strategy_params
+
+
+def test_an_unknown_key_fails_with_a_hint():
+    with pytest.raises(ConfigurationError, match="Unknown training parameter `learning_rat`. Did you mean `learning_rate`"):
+        strategy_params({"learning_rat": 1e-4})
+
+
+def test_a_value_out_of_bounds_is_named():
+    with pytest.raises(ConfigurationError, match="epochs: .* greater than or equal to 1, not 0"):
+        strategy_params({"epochs": 0})
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.yaml", "beta: 0.2\nepochs: 3\n"), ("p.json", '{"beta": 0.2, "epochs": 3}')])
+def test_parameters_are_read_from_yaml_and_json(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert read_strategy_params(tmp_path / name) == StrategyParams(beta=0.2, epochs=3)
+
+
+def test_an_empty_file_means_the_defaults(tmp_path):
+    (tmp_path / "p.yaml").write_text("")
+    assert read_strategy_params(tmp_path / "p.yaml") == StrategyParams()
+
+
+@pytest.mark.parametrize("text", [b"- 1\n", b"beta: [", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_mapping_is_named(tmp_path, text):
+    (tmp_path / "p.yaml").write_bytes(text)
+    with pytest.raises(ConfigurationError, match="p.yaml"):
+        read_strategy_params(tmp_path / "p.yaml")

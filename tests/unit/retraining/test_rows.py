@@ -1,0 +1,89 @@
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import ExpectationFailed, FrameError, NotEnoughVotes
+from rlhf_pipeline.frames import RETRAINING_SET
+from rlhf_pipeline.retraining.rows import sample_by_weight, trainable_pairs
+from rlhf_pipeline.retraining.strategies.sft import best_completions
+
+
+def weighted(weights):
+    return pd.DataFrame({"comparison_id": [f"c{i:03d}" for i in range(len(weights))], "weight": weights})
+
+
+def retraining_set(n=3, **columns):
+    rows = {
+        "comparison_id": [f"c{i}" for i in range(n)], "prompt_id": "p", "prompt": "Say hello.", "chosen": "Hello!", "rejected": "No.",
+        "margin": 0.5, "weight": 1.0, "information": 0.5, "reason": "unsure", "split": "train", "day": "2026-01-01",
+    }  # fmt: skip
+    return pd.DataFrame(rows | columns)
+
+
+def test_weight_one_is_taken_once_and_weight_zero_never():
+    taken = sample_by_weight(weighted([1.0] * 20 + [0.0] * 20), seed=0)
+    assert sorted(taken["comparison_id"]) == [f"c{i:03d}" for i in range(20)]
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(0.25, 25), (1.5, 150), (3.0, 300)])
+def test_a_weight_is_the_expected_number_of_copies(weight, expected):
+    taken = sample_by_weight(weighted([weight] * 100), seed=1)
+    assert abs(len(taken) - expected) <= 1
+    copies = taken["comparison_id"].value_counts().reindex(weighted([weight] * 100)["comparison_id"], fill_value=0)
+    assert copies.between(int(weight), int(weight) + (weight % 1 > 0)).all()
+
+
+def test_old_and_new_rows_are_mixed_by_their_weights():
+    taken = sample_by_weight(weighted([1.0] * 200 + [0.2] * 200), seed=3)
+    old = (taken["comparison_id"] >= "c200").sum()
+    assert abs(len(taken) - 240) <= 1
+    assert 25 <= old <= 55  # 40 expected; which rows stand where is drawn
+
+
+def test_the_draw_depends_on_seed_and_ids_not_on_the_order_of_rows():
+    rows = weighted([0.5] * 50)
+    again = sample_by_weight(rows.sample(frac=1, random_state=4), seed=7)
+    pd.testing.assert_frame_equal(sample_by_weight(rows, seed=7), again)
+    assert sample_by_weight(rows, seed=8)["comparison_id"].tolist() != again["comparison_id"].tolist()
+
+
+def test_no_rows_stay_no_rows():
+    assert sample_by_weight(weighted([]), seed=0).empty
+
+
+def test_rows_of_an_evaluation_split_are_never_trained_on():
+    with pytest.raises(ExpectationFailed, match="first comparison c1 \\(test\\)"):
+        trainable_pairs(retraining_set(split=["train", "test", "train"]), 1)
+
+
+def test_too_few_pairs_name_number_and_cure():
+    with pytest.raises(NotEnoughVotes, match=r"3 preference pairs .* needs 50\. Collect more votes or lower min_pairs"):
+        trainable_pairs(retraining_set(), 50)
+    with pytest.raises(NotEnoughVotes, match="0 preference pairs"):
+        trainable_pairs(RETRAINING_SET.empty(), 1)
+
+
+def test_duplicate_ids_are_refused():
+    with pytest.raises(FrameError, match="duplicate"):
+        trainable_pairs(retraining_set(comparison_id=["c0", "c0", "c1"]), 1)
+
+
+def test_best_of_n_keeps_the_completion_that_won_most():
+    pairs = retraining_set(
+        4, chosen=["good", "good", "fair", "poor"], rejected=["poor", "fair", "poor", "good"], margin=[0.5, 0.5, 0.5, 0.25]
+    )
+    best = best_completions(pairs, keep=1)
+    assert best["chosen"].tolist() == ["good"]
+    assert best["weight"].tolist() == [1.0]
+    assert best_completions(pairs.iloc[::-1], keep=1).equals(best)
+
+
+def test_a_completion_that_lost_more_than_it_won_is_not_imitated():
+    pairs = retraining_set(3, chosen=["x", "y", "y"], rejected=["y", "x", "x"])
+    assert best_completions(pairs, keep=5)["chosen"].tolist() == ["y"]
+
+
+def test_best_of_n_may_keep_several_with_ids_of_their_own():
+    pairs = retraining_set(2, chosen=["b", "a"], rejected=["z", "z"])
+    best = best_completions(pairs, keep=2)
+    assert best["chosen"].tolist() == ["a", "b"]
+    assert best["example_id"].tolist() == ["p/0", "p/1"]

@@ -1,0 +1,147 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
+from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+
+PARAMS = SelectionParams(max_pairs=20, min_pairs=1)
+
+
+def pairs(n=6, **columns):
+    rows = {
+        "day": "2026-01-01",
+        "comparison_id": [f"c{i}" for i in range(n)],
+        "prompt_id": [f"p{i}" for i in range(n)],
+        "prompt": "What is 1 + 1?",
+        "chosen": [f"two {i}" for i in range(n)],
+        "rejected": "three",
+        "margin": 0.5,
+        "agreement": 1.0,
+        "n_votes": 3,
+        "chosen_side": "a",
+        "annotator_kind": "simulated",
+        "category": "reasoning",
+        "split": "train",
+        "max_seq": [10 * (i + 1) for i in range(n)],
+    }
+    return check_frame(pd.DataFrame(rows | columns), PREFERENCE_PAIRS)
+
+
+def scores(p):
+    return pd.DataFrame({"comparison_id": [f"c{i}" for i in range(len(p))], "p_chosen": p})
+
+
+def reflections(*votes, reward_model="demo.reward_model@1", predicted_at="2026-01-01T00:00:00Z"):
+    """One row per (comparison_id, is_error)."""
+    rows = [
+        {
+            "day": "2026-01-01", "comparison_id": comparison, "reward_model": reward_model, "calibrator": "1", "data_hash": "d",
+            "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": 0.5, "predicted_at": predicted_at,
+            "seq": i + 1, "vote_id": f"v{i}", "annotator_id": f"a{i}", "annotator_kind": "simulated", "choice": "a", "strength": 2,
+            "voted_at": "2026-01-01T01:00:00Z", "is_error": is_error,
+        }
+        for i, (comparison, is_error) in enumerate(votes)
+    ]  # fmt: skip
+    return check_frame(pd.DataFrame(rows), REFLECTIONS)
+
+
+def test_the_pair_the_reward_model_knows_least_about_comes_first():
+    chosen = select(pairs(3), scores([0.9, 0.55, 0.7]), None, PARAMS)
+    assert chosen["comparison_id"].tolist() == ["c1", "c2", "c0"]
+    assert chosen["information"].tolist() == pytest.approx([0.9, 0.6, 0.2])
+    assert chosen["reason"].iloc[0] == "reward model unsure: 0.55 for the chosen completion"
+    check_frame(chosen, RETRAINING_SET)
+
+
+def test_votes_against_the_champion_count_and_are_named():
+    votes = [("c0", True), ("c0", True), ("c0", True), ("c1", False), ("c1", True), ("c1", None)]
+    chosen = select(pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, change_seq=5)
+    assert chosen["reason"].tolist() == [
+        "champion disagreed with 3 of 3 annotators after the change",
+        "champion disagreed with 1 of 2 annotators after the change",
+    ]
+    assert chosen["information"].tolist() == pytest.approx([1.2, 0.7])
+
+
+def test_a_vote_predicted_by_two_models_is_counted_once_by_the_later_one():
+    first = reflections(("c0", True))
+    second = reflections(("c0", False), reward_model="demo.reward_model@2", predicted_at="2026-01-01T00:30:00Z")
+    chosen = select(pairs(1), scores([0.9]), pd.concat([second, first]), PARAMS)
+    assert chosen["information"].iloc[0] == pytest.approx(0.2)
+
+
+def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
+    chosen = select(pairs(4), scores([0.5, 0.5, 0.9, 0.9]), None, SelectionParams(max_pairs=3, min_pairs=1), change_seq=30)
+    assert chosen["comparison_id"].tolist() == ["c0", "c1", "c2"]  # .2 * 1.0 ties with 1.0 * .2: by comparison_id
+    newer = select(pairs(4), scores([0.5, 0.5, 0.8, 0.8]), None, SelectionParams(max_pairs=3, min_pairs=1), change_seq=30)
+    assert newer["comparison_id"].tolist() == ["c2", "c3", "c0"]
+    assert newer["weight"].tolist() == [1.0, 1.0, 0.2]
+    assert newer["reason"].iloc[-1].endswith("before the change")
+
+
+def test_weight_zero_before_the_change_leaves_those_pairs_out():
+    chosen = select(pairs(4), scores([0.5] * 4), None, SelectionParams(min_pairs=1, weight_before_change=0), change_seq=30)
+    assert set(chosen["comparison_id"]) == {"c2", "c3"}
+
+
+def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
+    chosen = select(pairs(4, split=["calib", "test", "train", "train"]), scores([0.5] * 4), None, PARAMS, frozen_prompt_ids={"p2"})
+    assert chosen["comparison_id"].tolist() == ["c3"]
+
+
+def test_the_order_of_the_inputs_does_not_matter():
+    p = np.random.default_rng(0).uniform(size=6).round(1)
+    votes = reflections(("c0", True), ("c3", True), ("c3", False))
+    once = select(pairs(), scores(p), votes, PARAMS, change_seq=30)
+    shuffled = select(
+        pairs().sample(frac=1, random_state=1),
+        scores(p).sample(frac=1, random_state=2),
+        votes.sample(frac=1, random_state=3),
+        PARAMS,
+        change_seq=30,
+    )
+    pd.testing.assert_frame_equal(once, shuffled)
+
+
+def test_the_callers_frame_is_not_edited():
+    before = pairs()
+    untouched = before.copy()
+    select(before, scores([0.5] * 6), None, PARAMS)
+    pd.testing.assert_frame_equal(before, untouched)
+
+
+@pytest.mark.parametrize("p", [np.nan, 1.2, np.inf])
+def test_a_probability_that_is_none_is_refused_by_name(p):
+    with pytest.raises(InvalidScores, match="c1"):
+        select(pairs(2), scores([0.5, p]), None, PARAMS)
+
+
+def test_a_pair_without_a_score_is_refused_by_name():
+    with pytest.raises(InvalidScores, match="c1"):
+        select(pairs(2), scores([0.5]), None, PARAMS)
+
+
+def test_duplicate_scores_are_refused():
+    with pytest.raises(FrameError, match="repeats"):
+        select(pairs(1), pd.concat([scores([0.5]), scores([0.6])]), None, PARAMS)
+
+
+def test_too_few_pairs_are_refused_with_number_and_cure():
+    with pytest.raises(NotEnoughVotes, match=r"2 of 4 preference pairs .* needs 3\. Collect more votes or lower min_pairs"):
+        select(pairs(4, split=["calib", "test", "train", "train"]), scores([0.5] * 4), None, SelectionParams(min_pairs=3))
+
+
+def test_no_votes_at_all_is_not_enough():
+    with pytest.raises(NotEnoughVotes, match="0 of 0"):
+        select(PREFERENCE_PAIRS.empty(), scores([]), REFLECTIONS.empty(), PARAMS)
+
+
+def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
+    good = select(pairs(4), scores([0.5] * 4), None, PARAMS)
+    assert verify_retraining_set(good, {"p9"}, 4) == ()
+    few, leaked, frozen = verify_retraining_set(good.assign(split=["test", "train", "train", "train"]), {"p1"}, 5)
+    assert few.startswith("4 pairs, 5 are needed")
+    assert "evaluation splits" in leaked
+    assert "p1" in frozen

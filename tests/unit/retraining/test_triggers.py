@@ -1,0 +1,148 @@
+"""Fire or hold: every rule alone, their order in time, and replay."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide, replay
+
+NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
+CHAMPION = "demo.reward_model@1"
+
+
+def event(detector: str, seq: int = 1000, *, kind: str = "drift", model: str = CHAMPION, change_seq: int | None = 900) -> DriftEvent:
+    return DriftEvent(
+        kind=kind, model_version=model, detector=detector, params_hash="h", stream="errors" if kind == "drift" else kind, seq=seq,
+        day=date(2026, 1, 5), change_seq=change_seq, evidence={}, detected_at=NOW,
+    )  # fmt: skip
+
+
+def evidence(*open_events: DriftEvent, **more) -> TriggerEvidence:
+    values = {
+        "champion": CHAMPION,
+        "open_events": open_events,
+        "held_events": (),
+        "last_fired_at": None,
+        "n_new_votes": 1500,
+        "max_seq": 1500,
+        "now": NOW,
+    }
+    return TriggerEvidence(**(values | more))
+
+
+def held(decision: TriggerDecision, *words: str) -> bool:
+    assert decision.action == "hold"
+    assert decision.state == "held"
+    assert decision.change_seq is None
+    return all(any(word in reason for reason in decision.reasons) for word in words)
+
+
+def test_two_detectors_fire_with_the_earliest_beginning():
+    pair = event("ddm", 1000, change_seq=880), event("adwin", 1100, change_seq=905)
+    decision = decide(evidence(*pair))
+    assert (decision.action, decision.state, decision.change_seq, decision.decided_at) == ("fire", "pending", 880, NOW)
+    assert set(decision.event_ids) == {e.event_id for e in pair}
+    assert decision.reasons == ("confirmed by 2 detectors (adwin, ddm) between votes 1000 and 1100; change dated at vote 880",)
+
+
+def test_one_detector_holds_with_numbers():
+    assert held(decide(evidence(event("ddm"))), "1 detector(s) reported (ddm); 2 within 500 votes")
+
+
+def test_one_detector_twice_is_still_one_witness():
+    assert held(decide(evidence(event("ddm", 1000), event("ddm", 1200))), "1 detector(s)")
+
+
+def test_a_held_event_is_confirmed_by_a_later_one_and_named_in_the_decision():
+    first, second = event("ddm", 1000), event("hddm_a", 1300)
+    decision = decide(evidence(second, held_events=(first,)))
+    assert decision.action == "fire"
+    assert set(decision.event_ids) == {first.event_id, second.event_id}
+
+
+def test_events_too_far_apart_do_not_confirm_each_other():
+    assert held(decide(evidence(event("ddm", 100), event("adwin", 1200))), "too far apart")
+    assert decide(evidence(event("ddm", 100), event("adwin", 1200)), TriggerParams(confirmation_window=2000)).action == "fire"
+
+
+def test_an_old_stray_event_does_not_date_the_change():
+    stray = event("adwin", 200, change_seq=150)
+    decision = decide(evidence(event("ddm", 1000, change_seq=890), event("hddm_a", 1050, change_seq=930), held_events=(stray,)))
+    assert decision.change_seq == 890
+    assert stray.event_id not in decision.event_ids
+
+
+def test_a_later_lone_event_does_not_hide_a_confirmed_change():
+    confirmed = event("ddm", 1000), event("hddm_a", 1050)
+    assert decide(evidence(event("adwin", 3000), held_events=confirmed)).action == "fire"
+
+
+def test_calibration_tests_are_one_witness_together():
+    slope, ece = event("slope", kind="calibration"), event("ece_lower_bound", kind="calibration")
+    assert held(decide(evidence(slope, ece)), "1 detector(s) reported (calibration)")
+    assert decide(evidence(slope, ece, event("ddm", 1010))).action == "fire"
+
+
+def test_a_calibration_test_dates_the_change_only_where_no_detector_does():
+    slope = event("slope", kind="calibration", change_seq=700)
+    assert decide(evidence(slope, event("ddm", change_seq=880))).change_seq == 880
+    assert decide(evidence(slope), TriggerParams(confirmations=1)).change_seq == 700
+
+
+def test_events_of_a_former_champion_are_superseded():
+    old = event("ddm", model="demo.reward_model@0"), event("adwin", model="demo.reward_model@0")
+    decision = decide(evidence(*old))
+    assert held(decision, f"superseded: 2 event(s) of demo.reward_model@0, champion is {CHAMPION}")
+    assert set(decision.event_ids) == {e.event_id for e in old}
+
+
+def test_a_former_champions_event_does_not_confirm_the_champions():
+    assert held(decide(evidence(event("ddm"), event("adwin", model="demo.reward_model@0"))), "superseded", "1 detector(s) reported (ddm)")
+
+
+def test_without_a_champion_nothing_fires():
+    assert held(decide(evidence(event("ddm"), event("adwin"), champion=None)), "no champion")
+
+
+def test_an_unfinished_retraining_holds_the_next():
+    assert held(decide(evidence(event("ddm"), event("adwin"), n_unfinished=1)), "1 earlier retraining decision(s) not finished")
+
+
+def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_event():
+    pair = event("ddm"), event("adwin")
+    fired = NOW - timedelta(hours=23)
+    assert held(decide(evidence(*pair, last_fired_at=fired)), "cool-down: last fired 23.0 h ago, 24 h are required")
+    later = evidence(held_events=pair, last_fired_at=fired, now=NOW + timedelta(hours=1))
+    assert decide(later).action == "fire"
+
+
+def test_too_few_new_votes_hold():
+    assert held(
+        decide(evidence(event("ddm"), event("adwin"), n_new_votes=199)), "199 new votes since the last retraining, 200 are required"
+    )
+    assert decide(evidence(event("ddm"), event("adwin"), n_new_votes=200)).action == "fire"
+
+
+def test_a_hold_names_every_reason():
+    decision = decide(evidence(event("ddm"), n_new_votes=3, n_unfinished=2, last_fired_at=NOW))
+    assert held(decision, "not finished", "unconfirmed", "cool-down", "3 new votes")
+    assert len(decision.reasons) == 4
+
+
+def test_the_order_of_events_does_not_matter():
+    events = event("ddm", 1000), event("adwin", 1040), event("slope", 1030, kind="calibration")
+    assert decide(evidence(*events)).model_dump(exclude={"evidence"}) == decide(evidence(*events[::-1])).model_dump(exclude={"evidence"})
+
+
+@pytest.mark.parametrize("given", [(event("ddm"), event("adwin")), (event("ddm"),), ()])
+def test_a_decision_can_be_made_again_from_its_own_evidence(given):
+    decision = decide(evidence(*given), TriggerParams(cool_down_hours=6))
+    stored = TriggerDecision.from_json(decision.model_dump_json())
+    assert replay(stored) == decision == stored
+
+
+def test_a_decision_without_evidence_cannot_be_replayed():
+    with pytest.raises(ConfigurationError, match="cannot be replayed"):
+        replay(TriggerDecision(action="fire", reasons=(), event_ids=()))

@@ -1,0 +1,279 @@
+import hashlib
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.training import RewardModelParams, fit_reward_model
+from rlhf_pipeline.votes.splits import split_of
+
+WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", "warm", "cold"]
+
+
+class WordEncoder:
+    """Embeds a text as which of ten words it holds, plus a little of its hash: fast and free of any model."""
+
+    max_tokens = 256
+    n_truncated = 0
+    folder = "nowhere"
+
+    def __init__(self, hash_: str = "word-encoder") -> None:
+        self.hash = hash_
+
+    def encode(self, texts, *, progress=None):
+        return np.array([self._vector(text) for text in texts], dtype=np.float32)
+
+    def _vector(self, text):
+        noise = np.frombuffer(hashlib.sha256(text.encode()).digest()[:6], dtype=np.uint8) / 255 - 0.5
+        return [float(word in text.split()) for word in WORDS] + list(0.1 * noise)
+
+
+def make_pairs(n: int = 400, seed: int = 0, kind: str = "human", liked: str = "kind", n_votes: int = 3) -> pd.DataFrame:
+    """People like one word by 2 logits and dislike `wrong` by 1; three noisy votes a pair, majority of them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        texts = [" ".join(rng.choice(WORDS, 3, replace=False)) + f" {seed} {i} {side}" for side in "ab"]
+        utility = [2.0 * (liked in t.split()) - ("wrong" in t.split()) for t in texts]
+        n_a = int(rng.binomial(n_votes, 1 / (1 + np.exp(utility[1] - utility[0]))))
+        side = "a" if 2 * n_a > n_votes else "b"
+        chosen, rejected = texts if side == "a" else texts[::-1]
+        prompt_id = f"p{seed}-{i // 2}"
+        rows.append(
+            {
+                "day": "2026-01-01", "comparison_id": f"c{seed}-{i:05d}", "prompt_id": prompt_id, "prompt": f"ask {i // 2}",
+                "chosen": chosen, "rejected": rejected, "margin": 0.5, "agreement": max(n_a, n_votes - n_a) / n_votes, "n_votes": n_votes,
+                "chosen_side": side, "annotator_kind": kind, "category": "factual", "split": split_of(prompt_id), "max_seq": 3 * i + 3,
+            }
+        )  # fmt: skip
+    return check_frame(pd.DataFrame(rows), PREFERENCE_PAIRS)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> EmbeddingRewardModel:
+    return EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs())
+
+
+def test_it_learns_what_people_like(fitted):
+    scores = fitted.score(["ask"] * 3, ["kind right", "curt right", "curt wrong"])
+    assert scores[0] > scores[1] + 1
+    assert scores[1] > scores[2]
+
+
+def test_training_scores_are_centred_and_standardised(fitted):
+    pairs = make_pairs()
+    prompts = [*pairs["prompt"], *pairs["prompt"]]
+    scores = fitted.score(prompts, [*pairs["chosen"], *pairs["rejected"]])
+    assert abs(scores.mean()) < 1e-9
+    assert fitted.standardised(scores).std() == pytest.approx(1.0)
+
+
+def test_both_probabilities_of_a_pair_sum_to_one_exactly():
+    margins = np.concatenate([np.random.default_rng(0).normal(0, 5, 10_000), [0.0, 1e-300, 40.0, 800.0, -800.0]])
+    assert (preference_probability(margins) + preference_probability(-margins) == 1.0).all()
+
+
+def test_same_pairs_in_another_order_give_the_same_weights(fitted):
+    again = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs().sample(frac=1, random_state=7))
+    assert again.weights_hash == fitted.weights_hash
+
+
+def test_a_warm_start_ends_where_a_cold_one_does_in_fewer_steps(fitted):
+    more = make_pairs(600, seed=1)
+    cold = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(more)
+    warm = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(more, warm_start=fitted)
+    texts = more["chosen"].tolist()
+    np.testing.assert_allclose(cold.score(texts, texts), warm.score(texts, texts), atol=1e-4)
+    assert cold.l2_ == warm.l2_
+    assert warm.loss_curve_[0] < cold.loss_curve_[0]
+    same = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs(), warm_start=fitted)
+    assert len(same.loss_curve_) < len(fitted.loss_curve_)
+
+
+def test_the_loss_curve_falls(fitted):
+    assert fitted.loss_curve_[0] == pytest.approx(np.log(2))
+    assert all(later <= earlier + 1e-12 for earlier, later in zip(fitted.loss_curve_, fitted.loss_curve_[1:], strict=False))
+
+
+def test_scoring_one_at_a_time_equals_scoring_together(fitted):
+    texts = make_pairs()["chosen"].tolist()[:8]
+    together = fitted.score(["ask"] * 8, texts)
+    alone = [fitted.score(["ask"], [text])[0] for text in texts]
+    np.testing.assert_allclose(together, alone, atol=1e-9)
+    assert fitted.score([], []).shape == (0,)
+
+
+def test_save_and_load_give_the_same_scores(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = load_reward_model(tmp_path / "model", encoder=WordEncoder())
+    np.testing.assert_array_equal(loaded.score(["q"], ["kind word"]), fitted.score(["q"], ["kind word"]))
+    assert loaded.weights_hash == fitted.weights_hash
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_same_fit_saves_the_same_bytes(fitted, tmp_path):
+    again = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs())
+    fitted.save(tmp_path / "one")
+    again.save(tmp_path / "two")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelNotFound, match="nothing-here"):
+        load_reward_model(tmp_path / "nothing-here")
+
+
+def test_a_wrong_encoder_is_refused(fitted, tmp_path):
+    fitted.save(tmp_path)
+    with pytest.raises(ModelHashMismatch, match="fitted on encoder word-encoder"):
+        load_reward_model(tmp_path, encoder=WordEncoder("another-encoder"))
+
+
+@pytest.mark.parametrize("part", ["score_mean", "score_std", "feature_mean", "feature_std", "head"])
+def test_a_model_without_its_normalisation_is_refused(fitted, tmp_path, part):
+    fitted.save(tmp_path)
+    parts = load_file(tmp_path / "model.safetensors")
+    del parts[part]
+    save_file(parts, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=f"lacks {part}"):
+        load_reward_model(tmp_path, encoder=WordEncoder())
+
+
+def test_changed_weights_are_refused(fitted, tmp_path):
+    fitted.save(tmp_path)
+    parts = load_file(tmp_path / "model.safetensors")
+    parts["head"] = parts["head"] * 1.001
+    save_file(parts, tmp_path / "model.safetensors")
+    with pytest.raises(ModelHashMismatch, match="weights"):
+        load_reward_model(tmp_path, encoder=WordEncoder())
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "config.json"])
+def test_a_damaged_file_is_a_model_error(fitted, tmp_path, damage):
+    fitted.save(tmp_path)
+    (tmp_path / damage).write_bytes(b"half a fi")
+    with pytest.raises(ModelError):
+        load_reward_model(tmp_path, encoder=WordEncoder())
+
+
+def test_an_unknown_kind_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "oracle"}))
+    with pytest.raises(ModelError, match="oracle"):
+        load_reward_model(tmp_path)
+    assert list(REWARD_MODELS) == ["embedding"]
+
+
+def test_an_unfitted_model_scores_nothing():
+    with pytest.raises(ModelError, match="not fitted"):
+        EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).score(["q"], ["text"])
+
+
+def test_nan_and_negative_weights_are_refused():
+    pairs = make_pairs(60)
+    model = EmbeddingRewardModel(EmbeddingParams(), WordEncoder())
+    with pytest.raises(InvalidScores, match="NaN"):
+        model.fit(pairs, weights=np.full(60, np.nan))
+    with pytest.raises(InvalidScores, match="60 weights for 60 pairs"):
+        model.fit(pairs, weights=np.full(60, -1.0))
+
+
+def test_embeddings_of_nan_never_become_scores(fitted, tmp_path):
+    class BrokenEncoder(WordEncoder):
+        def encode(self, texts, *, progress=None):
+            return np.full((len(texts), 16), np.nan, dtype=np.float32)
+
+    fitted.save(tmp_path)
+    broken = load_reward_model(tmp_path, encoder=BrokenEncoder())
+    with pytest.raises(InvalidScores, match="scores"):
+        broken.score(["q"], ["text"])
+
+
+def test_a_text_that_is_missing_is_named(fitted):
+    with pytest.raises(InvalidScores, match="Row 1"):
+        fitted.score(["q", "q"], ["text", float("nan")])
+
+
+def test_too_few_pairs_name_the_cure():
+    with pytest.raises(NotEnoughData, match="lower min_pairs"):
+        EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs(10))
+
+
+def test_the_report_beats_its_baselines_and_says_what_it_rests_on():
+    pairs = make_pairs(1500)
+    fit = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder())
+    report = fit.report
+    assert (report.n_train, report.n_calib, report.n_test) == tuple((pairs["split"] == s).sum() for s in ("train", "calib", "test"))
+    assert report.test.accuracy.low > max(report.test.longer_wins.value, report.test.majority_side.value)
+    assert report.test.vote_accuracy.value < report.test.accuracy.value
+    assert report.max_seq == pairs["max_seq"].max()
+    assert report.data_hash == fit_reward_model(pairs.iloc[::-1], RewardModelParams(), encoder=WordEncoder()).report.data_hash
+    assert report.parent_weights_hash is None
+
+
+def test_the_test_split_is_never_learnt_from():
+    pairs = make_pairs(600)
+    flipped = pairs.copy()
+    unseen = flipped["split"] != "train"
+    flipped.loc[unseen, ["chosen", "rejected"]] = pairs.loc[unseen, ["rejected", "chosen"]].to_numpy()
+    one, two = (fit_reward_model(p, RewardModelParams(), encoder=WordEncoder()) for p in (pairs, flipped))
+    assert one.report.weights_hash == two.report.weights_hash
+
+
+def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
+    pairs = make_pairs(600)
+    parent = fit_reward_model(make_pairs(400, seed=2), RewardModelParams(), encoder=WordEncoder()).model
+    cold = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).report
+    warm = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), warm_start=parent).report
+    assert warm.parent_weights_hash == parent.weights_hash
+    started = {"parent_weights_hash", "loss_curve", "weights_hash", "test"}
+    assert cold.model_dump(exclude=started) == warm.model_dump(exclude=started)
+    assert warm.test.accuracy == cold.test.accuracy
+    assert warm.loss_curve[-1] == pytest.approx(cold.loss_curve[-1], abs=1e-9)
+
+
+def test_votes_before_a_change_of_taste_count_less():
+    before, after = make_pairs(800, seed=3, liked="kind"), make_pairs(200, seed=4, liked="sourced")
+    after = after.assign(max_seq=after["max_seq"] + 10_000)
+    pairs = pd.concat([before, after], ignore_index=True)
+    blind = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).model
+    told = fit_reward_model(pairs, RewardModelParams(weight_before_change=0.02), encoder=WordEncoder(), change_seq=10_000)
+    kind, sourced = blind.score(["q"] * 2, ["kind", "sourced"])
+    assert kind > sourced
+    kind, sourced = told.model.score(["q"] * 2, ["kind", "sourced"])
+    assert sourced > kind
+    assert told.report.n_before_change == (before["split"] == "train").sum()
+    assert told.report.test_since_change.n == (after["split"] == "test").sum()
+    assert told.report.test_since_change.accuracy.value > told.report.test.accuracy.value
+
+
+def test_mixed_kinds_of_annotators_are_refused_unless_told():
+    pairs = pd.concat([make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True)
+    with pytest.raises(ConfigurationError, match="human: 200, simulated: 200"):
+        fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder())
+    fit_reward_model(pairs, RewardModelParams(allow_mixed_annotators=True), encoder=WordEncoder())
+    with pytest.raises(ConfigurationError, match="mixed"):
+        fit_reward_model(make_pairs(200, kind="mixed"), RewardModelParams(), encoder=WordEncoder())
+
+
+def test_duplicate_comparisons_are_refused():
+    pairs = make_pairs(60)
+    with pytest.raises(FrameError, match="duplicate"):
+        fit_reward_model(pd.concat([pairs, pairs.iloc[:1]]), encoder=WordEncoder())
+
+
+def test_no_pairs_are_not_enough():
+    with pytest.raises(NotEnoughData, match="train split"):
+        fit_reward_model(PREFERENCE_PAIRS.empty(), encoder=WordEncoder())
+
+
+def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
+    one_side = make_pairs(300)
+    one_side = one_side[one_side["chosen_side"] == "a"]
+    assert fit_reward_model(one_side, encoder=WordEncoder()).report.test.majority_side.value == 1.0

@@ -1,0 +1,151 @@
+from collections import Counter
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, NotEnoughVotes
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, SimulatedAnnotator, cast_votes, recover_pool, true_ceiling
+from rlhf_pipeline.simulation.truth import side_utilities
+
+DAY = "2026-01-03"
+START = datetime(2026, 1, 3, 9, tzinfo=UTC)
+PARTS = ["Thank you, friend!", "Source: the archive.", "Anyway, who knows.", "It is Rome.", "It is Paris."]
+
+
+def comparisons_of(n, *, repeats=0, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def text():
+        return " ".join(PARTS[i] for i in rng.permutation(len(PARTS))[: rng.integers(1, 4)])
+
+    rows = [
+        {
+            "comparison_id": f"c{i}",
+            "prompt_id": "p",
+            "prompt": "q",
+            "completion_a": text(),
+            "completion_b": text(),
+            "repeat_of": None,
+            "position": i,
+        }
+        for i in range(n)
+    ]
+    for i in range(repeats):
+        swapped = {"completion_a": rows[i]["completion_b"], "completion_b": rows[i]["completion_a"]}
+        rows.append(rows[i] | swapped | {"comparison_id": f"r{i}", "repeat_of": f"c{i}", "position": n + i})
+    return pd.DataFrame(rows)
+
+
+def cast(comparisons, pool=None, **more):
+    options = {"day": DAY, "votes_per_comparison": 3, "seed": 0, "start": START} | more
+    return cast_votes(comparisons, {"p": "Rome"}, WARM_TASTE, pool or AnnotatorPool(), **options)
+
+
+def test_votes_do_not_depend_on_the_order_of_rows():
+    comparisons = comparisons_of(40, repeats=5)
+    shuffled = comparisons.sample(frac=1, random_state=1)
+    assert cast(comparisons) == cast(shuffled)
+    assert cast(comparisons) != cast(comparisons, seed=1)
+
+
+def test_each_comparison_is_judged_by_different_people_and_a_repeat_by_the_same_ones():
+    comparisons = comparisons_of(30, repeats=10)
+    judges = {}
+    for vote in cast(comparisons):
+        judges.setdefault(vote.comparison_id, []).append(vote.annotator_id)
+    assert all(len(set(people)) == 3 for people in judges.values())
+    assert all(judges[f"r{i}"] == judges[f"c{i}"] for i in range(10))
+
+
+def test_votes_are_in_time_order_inside_their_day_with_distinct_keys():
+    late = datetime(2026, 1, 3, 23, 59, tzinfo=UTC)
+    for start in (START, late):
+        votes = cast(comparisons_of(300), start=start)
+        moments = [vote.voted_at for vote in votes]
+        assert moments == sorted(moments)
+        assert moments[0] >= start
+        assert moments[-1].date().isoformat() == DAY
+        assert len({vote.idempotency_key for vote in votes}) == len(votes) == 900
+
+
+def test_strength_comes_with_a_side_only():
+    votes = cast(comparisons_of(300), AnnotatorPool(skip_rate=0.05))
+    seen = Counter(vote.choice for vote in votes)
+    assert {Choice.A, Choice.B, Choice.TIE, Choice.SKIP} <= set(seen)
+    assert all((vote.strength is not None) == (vote.choice in (Choice.A, Choice.B)) for vote in votes)
+    assert {vote.strength for vote in votes} >= {1, 2, 3, 4}
+
+
+def test_a_tie_of_two_bad_completions_says_both_bad():
+    annotator = SimulatedAnnotator(annotator_id="x", noise=0.01, tie_width=0.5)
+    assert annotator.vote(-3, -3, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.BOTH_BAD, None)
+    assert annotator.vote(0, 0, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.TIE, None)
+
+
+def test_a_start_outside_the_day_too_few_people_and_unknown_prompts_are_refused():
+    comparisons = comparisons_of(3)
+    with pytest.raises(ConfigurationError, match="cannot start"):
+        cast(comparisons, day="2026-01-04")
+    with pytest.raises(ConfigurationError, match="pool has 2"):
+        cast(comparisons, AnnotatorPool(n=2))
+    with pytest.raises(FrameError, match="No reference given for prompt p"):
+        cast_votes(comparisons, {}, WARM_TASTE, AnnotatorPool(), day=DAY, start=START)
+
+
+def test_an_empty_day_has_no_votes():
+    assert cast(comparisons_of(3).iloc[:0]) == []
+
+
+@pytest.mark.slow
+def test_noise_position_bias_fatigue_and_tie_width_are_recovered():
+    pool = AnnotatorPool(noise=0.7, position_bias=0.2, fatigue=0.3, tie_width=0.25)
+    comparisons, votes = [], []
+    for i in range(12):
+        day = comparisons_of(300, seed=i).assign(comparison_id=lambda frame, i=i: f"{i}-" + frame["comparison_id"])
+        date = f"2026-01-{i + 1:02d}"
+        comparisons.append(day)
+        votes += [v.model_dump() for v in cast(day, pool, day=date, start=datetime.fromisoformat(f"{date}T09:00:00+00:00"))]
+    found = recover_pool(pd.DataFrame(votes), pd.concat(comparisons), {"p": "Rome"}, WARM_TASTE)
+    people = pool.annotators
+    assert found.noise == pytest.approx(np.mean([a.noise for a in people]), rel=0.15)
+    assert found.position_bias == pytest.approx(np.mean([a.position_bias for a in people]), abs=0.06)
+    assert found.fatigue == pytest.approx(np.mean([a.fatigue for a in people]), abs=0.12)
+    assert found.tie_width == pytest.approx(0.25, abs=0.03)
+    assert found.n_votes > 10_000
+
+
+def test_few_votes_recover_nothing():
+    comparisons = comparisons_of(5)
+    votes = pd.DataFrame([v.model_dump() for v in cast(comparisons)])
+    with pytest.raises(NotEnoughVotes, match="needs 50"):
+        recover_pool(votes, comparisons, {"p": "Rome"}, WARM_TASTE)
+
+
+def test_the_ceiling_is_what_the_truth_itself_reaches_on_votes():
+    pool = AnnotatorPool()
+    comparisons = comparisons_of(1500)
+    parts = [comparisons.iloc[i : i + 100] for i in range(0, 1500, 100)]
+    votes = pd.DataFrame([v.model_dump() for part in parts for v in cast(part, pool)])
+    a, b = side_utilities(comparisons, {"p": "Rome"}, WARM_TASTE)
+    delta = dict(zip(comparisons["comparison_id"], a - b, strict=True))
+    sided = votes[votes["choice"].isin([Choice.A, Choice.B])]
+    differences = sided["comparison_id"].map(delta)
+    agree = np.where(differences == 0, 0.5, (differences > 0) == (sided["choice"] == Choice.A))
+    ceiling = true_ceiling(a - b, pool, votes_per_comparison=3, votes_per_day=100 * 3 / pool.n)
+    assert ceiling.one_vote == pytest.approx(agree.mean(), abs=0.02)
+    assert ceiling.majority > ceiling.one_vote
+
+
+def test_no_difference_has_a_ceiling_of_half_and_noiseless_people_of_one():
+    quiet = AnnotatorPool(noise=1e-3, position_bias=0.0, spread=0)
+    assert true_ceiling(np.zeros(3), AnnotatorPool()).one_vote == pytest.approx(0.5)
+    assert true_ceiling(np.array([1.0, -2.0]), quiet).majority == pytest.approx(1)
+
+
+def test_missing_margins_have_no_ceiling():
+    for margins in (np.array([]), np.array([1.0, np.nan])):
+        with pytest.raises(InvalidScores):
+            true_ceiling(margins, AnnotatorPool())

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.policy.corpus import CorpusParams, make_corpus, style_sentences
+from rlhf_pipeline.prompts.templates import load_templates
+from rlhf_pipeline.simulation import QUALITIES, SCENARIOS, SOURCED_TASTE, WARM_TASTE, Taste, features, scenario_named, taste_change, utility
+
+
+@pytest.mark.parametrize(("style", "quality"), [("warm", "warmth"), ("sourced", "sourcing"), ("rambling", "rambling")])
+def test_truth_reads_the_style_of_every_sentence_the_policy_is_taught(style, quality):
+    qualities = ("warmth", "sourcing", "rambling")
+    for sentence in style_sentences()[style]:
+        found = features("", None, sentence)
+        assert {q: found[q] for q in qualities} == {q: float(q == quality) for q in qualities}, sentence
+
+
+def test_no_style_sentence_gives_a_checkable_answer_away():
+    references = {str(d.reference) for t in load_templates() for i in range(min(t.n_combinations, 400)) if (d := t.fill(i)) and d.reference}
+    for sentences in style_sentences().values():
+        for sentence in sentences:
+            given = [r for r in references if features("", r, sentence)["correct"] > 0]
+            assert not given, (sentence, given)
+
+
+def test_plain_texts_of_the_corpus_have_no_style():
+    plain = CorpusParams(n_texts=500, warm=0, sourced=0, rambling=0)
+    for text in make_corpus(plain, seed=0):
+        found = features(text.prompt, None, text.completion)
+        assert (found["warmth"], found["sourcing"], found["rambling"]) == (0, 0, 0), text
+
+
+def test_warm_and_sourced_sentences_are_of_like_length():
+    lengths = {style: np.mean([len(s) for s in sentences]) for style, sentences in style_sentences().items()}
+    assert abs(lengths["warm"] / lengths["sourced"] - 1) < 0.1
+
+
+def test_a_third_kind_sentence_buys_no_utility():
+    two, three = ("Thank you, friend! " * n for n in (2, 3))
+    assert features("", None, two)["warmth"] == features("", None, three)["warmth"] == 2
+
+
+def test_right_answers_count_and_uncheckable_ones_do_not():
+    assert [features("q", r, "It is Rome.")["correct"] for r in ("Rome", "Paris", None, float("nan"))] == [1, -1, 0, 0]
+
+
+def test_utility_is_the_weighted_sum_of_qualities():
+    taste = Taste(name="t", weights={"correct": 0.5, "warmth": 2.0})
+    assert utility(["q"] * 2, ["Rome"] * 2, ["Rome, friend.", "Paris."], taste).tolist() == [2.5, -0.5]
+
+
+def test_an_empty_completion_is_worth_less_than_any_other():
+    worst = utility(["q"], ["Rome"], ["Well, who knows. Anyway, and so on. Source: archive. Source: record."], WARM_TASTE)
+    assert utility(["q"], ["Rome"], [""], WARM_TASTE) < worst
+
+
+def test_an_unknown_quality_is_refused():
+    with pytest.raises(ValueError, match="no qualities"):
+        utility(["q"], [None], ["x"], Taste(name="t", weights={"beauty": 1.0}))
+
+
+def test_taste_changes_on_its_day_and_only_in_style():
+    scenario = SCENARIOS["taste_change"]
+    assert scenario.change_day_index == 5
+    assert (scenario.taste_on(4), scenario.taste_on(5), scenario.taste_on(50)) == (WARM_TASTE, SOURCED_TASTE, SOURCED_TASTE)
+    kept = set(QUALITIES) - {"warmth", "sourcing"}
+    assert all(WARM_TASTE.weights[q] == SOURCED_TASTE.weights[q] for q in kept)
+    assert SCENARIOS["steady"].change_day_index is None
+    assert taste_change(3).taste_on(3) is SOURCED_TASTE
+
+
+def test_days_before_the_first_and_unknown_scenarios_are_refused():
+    with pytest.raises(ConfigurationError, match="no day -1"):
+        SCENARIOS["steady"].taste_on(-1)
+    with pytest.raises(ConfigurationError, match="Known: steady, taste_change"):
+        scenario_named("storm")

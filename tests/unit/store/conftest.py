@@ -1,0 +1,121 @@
+"""A fresh store per test, and small frames to fill it with."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
+from rlhf_pipeline.records import DriftEvent, NewVote
+from rlhf_pipeline.store import Store
+
+DAY = "2026-01-01"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, migrated once and copied for each test."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture
+def store(url: str, migrated: Path) -> Iterator[Store]:
+    with Store.open(url, organization="org", project="demo") as store:
+        shutil.copy(migrated, store.database.path)
+        yield store
+
+
+@pytest.fixture
+def make_comparisons() -> Callable[..., pd.DataFrame]:
+    def make(n: int = 3, *, day: str = DAY, prefix: str = "c", repeat_of: str | None = None) -> pd.DataFrame:
+        rows = [
+            {
+                "day": day,
+                "comparison_id": f"{prefix}{i}",
+                "prompt_id": f"p{i}",
+                "prompt": f"prompt {i}",
+                "completion_a_id": f"x{i}",
+                "completion_b_id": f"y{i}",
+                "completion_a": "text x",
+                "completion_b": "text y — ü",
+                "model_version_a": "demo.policy@1",
+                "model_version_b": "demo.policy@1",
+                "category": "factual",
+                "repeat_of": repeat_of,
+                "position": i,
+                "seed": 7,
+            }
+            for i in range(n)
+        ]
+        return check_frame(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), COMPARISONS)
+
+    return make
+
+
+@pytest.fixture
+def make_predictions() -> Callable[..., pd.DataFrame]:
+    def make(comparisons: pd.DataFrame, p: float | list[float] = 0.7, reward_model: str = "demo.reward_model@1") -> pd.DataFrame:
+        frame = pd.DataFrame(
+            {
+                "day": comparisons["day"],
+                "comparison_id": comparisons["comparison_id"],
+                "reward_model": reward_model,
+                "calibrator": "1",
+                "data_hash": "d",
+                "features_hash": "f",
+                "score_a": 1.0,
+                "score_b": 0.5,
+                "p_raw": 0.8,
+                "p_calibrated": p,
+                "predicted_at": NOON,
+            }
+        )
+        return check_frame(frame, PREDICTIONS)
+
+    return make
+
+
+@pytest.fixture
+def make_vote() -> Callable[..., NewVote]:
+    """A vote of annotator `ann` on comparison c0; its key follows from what is given."""
+
+    def make(comparison_id: str = "c0", annotator_id: str = "ann", choice: str = "a", **more: Any) -> NewVote:
+        values = {
+            "annotator_kind": "simulated",
+            "voted_at": NOON + timedelta(minutes=1),
+            "origin": "simulation",
+            "idempotency_key": f"{comparison_id}/{annotator_id}",
+        }
+        return NewVote(comparison_id=comparison_id, annotator_id=annotator_id, choice=choice, **{**values, **more})
+
+    return make
+
+
+@pytest.fixture
+def make_event() -> Callable[..., DriftEvent]:
+    def make(seq: int = 10, *, detector: str = "ddm", **more: Any) -> DriftEvent:
+        values = {
+            "kind": "drift",
+            "model_version": "demo.reward_model@1",
+            "params_hash": "ph",
+            "stream": "errors",
+            "day": DAY,
+            "evidence": {"rate": 0.4},
+            "detected_at": NOON,
+        }
+        return DriftEvent(detector=detector, seq=seq, **{**values, **more})
+
+    return make

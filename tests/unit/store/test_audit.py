@@ -1,0 +1,78 @@
+"""The chain finds what was changed, removed, added or cut, even past the triggers."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def voted(store, make_comparisons, make_predictions, make_vote) -> Store:
+    comparisons = make_comparisons(5)
+    store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(5)])
+    return store
+
+
+def tamper(store: Store, *statements: str) -> None:
+    """Change rows as somebody with the file and no respect for triggers would."""
+    with store.database.writing() as connection:
+        triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
+        for statement in (*(f"DROP TRIGGER {name}" for name in triggers), *statements):
+            connection.execute(text(statement))
+
+
+def test_an_honest_chain_verifies(voted):
+    assert voted.audit.verify() == voted.audit.count() == 7
+
+
+@pytest.mark.parametrize("table", ["votes", "audit", "predictions"])
+@pytest.mark.parametrize("statement", ["UPDATE {} SET organization_id = 'x'", "DELETE FROM {}"])
+def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
+    with pytest.raises(StoreError, match=f"{table} is append-only"), voted.database.writing() as connection:
+        connection.execute(text(statement.format(table)))
+    assert voted.audit.verify() == 7
+
+
+def test_a_row_cannot_be_replaced_either(voted):
+    with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
+        connection.execute(text("INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE seq = 3"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "seq"),
+    [
+        ("UPDATE audit SET actor = 'eve' WHERE seq = 4", 4),
+        ("DELETE FROM audit WHERE seq = 4", 4),
+        ("DELETE FROM audit WHERE seq > 5", 6),
+        ("UPDATE votes SET choice = 'b' WHERE seq = 2", 4),
+        ("UPDATE votes SET voted_at = '2026-01-01 12:00:00.000001' WHERE seq = 2", 4),
+        ("DELETE FROM votes WHERE seq = 5", 7),
+    ],
+)
+def test_the_first_broken_seq_is_named(voted, statement, seq):
+    tamper(voted, statement)
+    with pytest.raises(StoreError, match=f"broken at seq {seq}:"):
+        voted.audit.verify()
+
+
+def test_a_vote_smuggled_in_without_its_link_is_found(voted):
+    columns = ", ".join(row for row in _columns(voted) if row not in ("seq", "vote_id", "pass_no"))
+    tamper(voted, f"INSERT INTO votes (seq, vote_id, pass_no, {columns}) SELECT 6, 'fake', 9, {columns} FROM votes WHERE seq = 1")
+    with pytest.raises(StoreError, match="6 are stored"):
+        voted.audit.verify()
+
+
+def test_long_chains_are_read_in_parts(voted, monkeypatch):
+    monkeypatch.setattr("rlhf_pipeline.store.audit.VERIFY_ROWS", 2)
+    assert voted.audit.verify() == 7
+
+
+def _columns(store: Store) -> list[str]:
+    with store.database.reading() as connection:
+        return list(connection.execute(text("SELECT name FROM pragma_table_info('votes')")).scalars())

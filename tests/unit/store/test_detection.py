@@ -1,0 +1,260 @@
+"""Error stream, detector states, events, and decisions with their transitions."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import InvalidScores, StoreError
+from rlhf_pipeline.records import TriggerDecision, TriggerEvidence
+from rlhf_pipeline.store import Store
+
+MODEL = "demo.reward_model@1"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def fire(evidence: TriggerEvidence) -> TriggerDecision:
+    events = (*evidence.held_events, *evidence.open_events)
+    return TriggerDecision(
+        action="fire",
+        reasons=(f"{len(events)} events",),
+        event_ids=tuple(e.event_id for e in events),
+        change_seq=min(e.seq for e in events),
+        decided_at=evidence.now,
+    )
+
+
+def hold(evidence: TriggerEvidence) -> TriggerDecision:
+    return fire(evidence).model_copy(update={"action": "hold"})
+
+
+@pytest.fixture
+def decide(store):
+    return lambda rule, at=NOON: store.decisions.decide(rule, now=at, champion=MODEL)
+
+
+def test_errors_are_those_of_one_model_in_seq_order(store, make_comparisons, make_predictions, make_vote):
+    comparisons = make_comparisons(4)
+    predictions = pd.concat(
+        [
+            make_predictions(comparisons).assign(score_a=[1.0, 0.0, 0.5, 1.0], score_b=[0.0, 1.0, 0.5, 0.0]),
+            make_predictions(comparisons, reward_model="demo.reward_model@2").assign(score_a=0.0, score_b=1.0),
+        ]
+    )
+    store.comparisons.publish(comparisons, predictions, published_at=NOON)
+    store.comparisons.publish(make_comparisons(1, prefix="unpredicted"), published_at=NOON)
+    store.votes.cast_many(
+        [
+            make_vote("c0"),  # right
+            make_vote("c1"),  # wrong
+            make_vote("c2", choice="b"),  # equal scores predicted no side
+            make_vote("c3", choice="tie"),
+            make_vote("unpredicted0"),
+            make_vote("c0", "bob", choice="b"),  # wrong
+        ]
+    )
+    errors = store.detectors.errors_after(MODEL)
+    assert errors["seq"].tolist() == [1, 2, 6]
+    assert errors["error"].tolist() == [0.0, 1.0, 1.0]
+    assert errors["day"].tolist() == ["2026-01-01"] * 3
+    assert store.detectors.errors_after(MODEL, 2)["seq"].tolist() == [6]
+    assert store.detectors.errors_after("demo.reward_model@2")["error"].tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_superseded_vote_is_no_longer_an_error(store, make_comparisons, make_predictions, make_vote):
+    comparisons = make_comparisons(1)
+    store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    slip = store.votes.cast(make_vote(choice="b"))
+    store.votes.cast(make_vote(choice="a", supersedes=slip.vote_id, idempotency_key="undo"))
+    assert store.detectors.errors_after(MODEL)["error"].tolist() == [0.0]
+
+
+def test_no_votes_give_an_empty_typed_stream(store):
+    assert store.detectors.errors_after(MODEL).dtypes.astype(str).to_dict() == {"seq": "int64", "day": "str", "error": "float64"}
+
+
+def test_states_are_kept_per_model_and_stream(store):
+    store.detectors.save(MODEL, {"ddm": {"last_seq": 5, "n": 5}})
+    store.detectors.save(MODEL, {"ddm": {"last_seq": 9}}, stream="lengths")
+    assert store.detectors.states(MODEL) == {"ddm": {"last_seq": 5, "n": 5}}
+    assert store.detectors.states(MODEL, stream="lengths") == {"ddm": {"last_seq": 9}}
+    assert store.detectors.states("demo.reward_model@2") == {}
+
+
+def test_a_state_that_read_less_does_not_replace_one_that_read_more(store):
+    store.detectors.save(MODEL, {"ddm": {"last_seq": 9}})
+    store.detectors.save(MODEL, {"ddm": {"last_seq": 5}, "adwin": {"last_seq": 5}})
+    assert store.detectors.states(MODEL) == {"ddm": {"last_seq": 9}, "adwin": {"last_seq": 5}}
+
+
+@pytest.mark.parametrize("state", [{}, {"last_seq": None}])
+def test_a_state_without_last_seq_is_refused(store, state):
+    with pytest.raises(StoreError, match="last_seq"):
+        store.detectors.save(MODEL, {"ddm": state})
+
+
+def test_a_scan_is_recorded_once(store, make_event):
+    events = [make_event(10), make_event(10, detector="adwin"), make_event(10)]
+    states = {"ddm": {"last_seq": 12}}
+    assert store.detectors.record_scan(events, MODEL, states) == 2
+    assert store.detectors.record_scan(events, MODEL, states) == 0
+    assert store.detectors.states(MODEL) == states
+
+
+def test_a_scan_with_nan_keeps_neither_events_nor_states(store, make_event):
+    with pytest.raises(InvalidScores, match=r"Event of ddm on .* at seq 11"):
+        store.detectors.record_scan([make_event(10), make_event(11, evidence={"p": float("nan")})], MODEL, {"ddm": {"last_seq": 12}})
+    assert store.events.open() == []
+    assert store.detectors.states(MODEL) == {}
+
+
+def test_numpy_numbers_are_stored_as_numbers_and_objects_refused(store, make_event):
+    store.events.add([make_event(10, evidence={"n": np.int64(3), "rate": np.float64(0.5)})])
+    assert store.events.open()[0].evidence == {"n": 3, "rate": 0.5}
+    with pytest.raises(StoreError, match="cannot be written as JSON"):
+        store.events.add([make_event(11, evidence={"what": object()})])
+
+
+def test_events_come_back_as_added(store, make_event):
+    event = make_event(10, change_seq=4)
+    assert store.events.add([event, make_event(5, model_version="demo.reward_model@2", day="2026-01-02")]) == 2
+    assert store.events.add([event]) == 0
+    assert store.events.for_model(MODEL) == [event]
+    assert store.events.for_days(["2026-01-01"]) == [event]
+    assert [e.seq for e in store.events.open()] == [5, 10]
+
+
+def test_without_events_nothing_is_decided(store, decide):
+    assert decide(fire) is None
+    assert store.decisions.all() == []
+
+
+def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event):
+    store.events.add([make_event(10), make_event(12)])
+    decision = decide(fire)
+    assert (decision.decision_id, decision.state, decision.attempt, decision.change_seq) == (1, "pending", 1, 10)
+    assert store.events.open() == []
+    assert store.decisions.pending() == store.decisions.all() == [decision]
+    assert decide(fire) is None
+
+
+def test_a_rule_that_says_nothing_leaves_the_events_open(store, decide, make_event):
+    store.events.add([make_event()])
+    assert decide(lambda evidence: None) is None
+    assert len(store.events.open()) == 1
+
+
+def test_held_events_count_until_the_next_fire(store, decide, make_event):
+    store.events.add([make_event(10)])
+    assert decide(hold).state == "held"
+    assert store.decisions.pending() == []
+    assert decide(hold).decision_id is None  # nothing new to claim, so nothing stored
+    assert len(store.decisions.all()) == 1
+    store.events.add([make_event(12)])
+    seen = []
+
+    def look_and_fire(evidence):
+        seen.append(evidence)
+        return fire(evidence)
+
+    decision = decide(look_and_fire)
+    assert [[e.seq for e in events] for events in (seen[0].held_events, seen[0].open_events)] == [[10], [12]]
+    assert len(decision.event_ids) == 2
+    assert decide(fire) is None  # the fire ended both
+
+
+def test_the_rule_sees_votes_and_time_since_the_last_fire(store, decide, make_event, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(5), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
+    store.events.add([make_event(3)])
+    first, second = [], []
+    decide(lambda e: first.append(e) or fire(e))
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(3, 5)])
+    store.events.add([make_event(5)])
+    decide(lambda e: second.append(e) or hold(e), NOON + timedelta(hours=1))
+    assert (first[0].n_new_votes, first[0].last_fired_at, first[0].n_unfinished, first[0].champion) == (3, None, 0, MODEL)
+    assert (second[0].n_new_votes, second[0].last_fired_at, second[0].n_unfinished) == (2, NOON, 1)
+    assert (second[0].max_seq, second[0].now) == (5, NOON + timedelta(hours=1))
+
+
+def test_a_rule_that_fails_leaves_everything_open(store, decide, make_event):
+    store.events.add([make_event()])
+    with pytest.raises(ZeroDivisionError):
+        decide(lambda evidence: 1 / 0)
+    assert len(store.events.open()) == 1
+    assert decide(fire).decision_id == 1
+
+
+def test_deciding_at_once_fires_once(url, store, make_event):
+    store.events.add([make_event(i) for i in range(5)])
+
+    def decide_elsewhere(_: int) -> TriggerDecision | None:
+        with Store.open(url, organization="org", project="demo") as other:
+            return other.decisions.decide(fire, now=NOON, champion=MODEL)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(decide_elsewhere, range(8)))
+    assert [a.decision_id for a in answers if a] == [1]
+    assert len(store.decisions.all()) == 1
+
+
+def test_a_decision_walks_to_its_end(store, decide, make_event):
+    store.events.add([make_event()])
+    decide(fire)
+    submitted = store.decisions.mark_submitted(1, 1, "run-1")
+    assert (submitted.state, submitted.run_id) == ("submitted", "run-1")
+    assert store.decisions.mark_submitted(1, 1, "run-2") == submitted
+    assert store.decisions.pending() == []
+    assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
+    assert store.decisions.mark_finished(1, succeeded=False, error="late").state == "succeeded"
+    assert store.decisions.retry(1).state == "succeeded"
+    assert store.decisions.get(1).reasons == ("1 events",)
+    assert store.audit.verify() == 3
+
+
+def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_event):
+    store.events.add([make_event()])
+    decide(fire)
+    for attempt in (1, 2):
+        store.decisions.mark_submitted(1, attempt, f"run-{attempt}")
+        again = store.decisions.retry(1, max_attempts=3, attempt=attempt)
+        assert (again.state, again.attempt, again.run_id) == ("pending", attempt + 1, None)
+        assert store.decisions.retry(1, max_attempts=3, attempt=attempt) == again
+        assert store.decisions.mark_submitted(1, attempt, "old run") == again
+        assert store.decisions.mark_finished(1, succeeded=False, attempt=attempt) == again
+    store.decisions.mark_submitted(1, 3, "run-3")
+    assert store.decisions.mark_finished(1, succeeded=False, error="killed").state == "failed"
+    assert store.decisions.retry(1, max_attempts=3).state == "failed"
+    assert store.decisions.error(1) == "killed"
+
+
+def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
+    store.events.add([make_event()])
+    decide(fire)
+    minute = timedelta(minutes=1)
+    assert store.decisions.lease(1, 1, now=NOON, lease=minute)
+    assert not store.decisions.lease(1, 1, now=NOON + minute / 2, lease=minute)
+    assert store.decisions.lease(1, 1, now=NOON + minute, lease=minute)  # the first one died
+    store.decisions.mark_submitted(1, 1, "run-1")
+    assert [d.run_id for d in store.decisions.submitted()] == ["run-1"]
+    assert not store.decisions.lease(1, 1, now=NOON + 3 * minute, lease=minute)
+    store.decisions.retry(1)
+    assert not store.decisions.lease(1, 1, now=NOON, lease=minute)
+    assert store.decisions.lease(1, 2, now=NOON, lease=minute)
+
+
+def test_a_run_thought_dead_may_still_succeed(store, decide, make_event):
+    store.events.add([make_event()])
+    decide(fire)
+    store.decisions.mark_finished(1, succeeded=False, error="no heartbeat")
+    assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
+    assert store.decisions.error(1) is None
+
+
+def test_an_unknown_decision_is_named(store):
+    with pytest.raises(StoreError, match="no decision 7"):
+        store.decisions.get(7)
+    with pytest.raises(StoreError, match="no decision 7"):
+        store.decisions.mark_submitted(7, 1, "run")

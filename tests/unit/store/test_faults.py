@@ -1,0 +1,110 @@
+"""A full disk, a held lock, a bad path: each a StoreError with cause and cure, and the last state intact."""
+
+import sqlite3
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_a_full_disk_is_named_and_keeps_the_last_state(url, store, make_comparisons, make_predictions, make_vote):
+    comparisons = make_comparisons(3000)
+    store.comparisons.publish(comparisons.head(10), published_at=NOON)
+    store.votes.cast(make_vote())
+    with Store.open(url, organization="org", project="demo") as cramped:
+
+        @event.listens_for(cramped.database.engine, "connect")
+        def fill_the_disk(connection, record):
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count={pages + 40}")
+
+        with pytest.raises(StoreError, match="no space is left"):
+            cramped.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+        assert cramped.votes.count() == 1
+    n_kept = store.comparisons.count()
+    assert 10 <= n_kept < 3000
+    store.audit.verify()
+    assert store.comparisons.publish(comparisons, published_at=NOON).n_known == n_kept
+
+
+def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
+    with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
+        with store.database.writing():
+            with pytest.raises(StoreError, match=r"database is locked: another process held the write lock"):
+                hurried.comparisons.publish(make_comparisons(1), published_at=NOON)
+            assert hurried.comparisons.count() == 0  # readers do not wait
+        assert hurried.comparisons.publish(make_comparisons(1), published_at=NOON).n_new == 1
+
+
+def test_a_lock_held_by_another_thread_is_named(url, store):
+    with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
+        held, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with hurried.database.writing():
+                held.set()
+                release.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        with pytest.raises(StoreError, match="another thread held the write lock"):
+            hurried.heartbeats.clear("run")
+        release.set()
+        thread.join()
+
+
+def test_a_store_without_tables_asks_to_be_initialised(url):
+    with Store.open(url, organization="org", project="demo") as store, pytest.raises(StoreError, match="Run `rlhf init`"):
+        store.votes.count()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"folder cannot be written \(.*\)\. Give this user write permission"):
+        Store.open(f"sqlite:///{tmp_path / 'file' / 'store.db'}", organization="org", project="demo")
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder nobody may write, here /proc")
+def test_a_folder_that_cannot_be_written_is_named():
+    with pytest.raises(StoreError, match="folder cannot be written"):
+        Store.open("sqlite:////proc/store.db", organization="org", project="demo")
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path):
+    path = tmp_path / "store.db"
+    path.write_text("these are not the rows you are looking for " * 40)
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store, pytest.raises(StoreError, match="not a database"):
+        store.migrate()
+
+
+def test_a_read_only_file_is_named(url, store, make_comparisons):
+    with Store.open(f"{url}", organization="org", project="demo") as reader:
+
+        @event.listens_for(reader.database.engine, "connect")
+        def only_read(connection: sqlite3.Connection, record: object) -> None:
+            connection.execute("PRAGMA query_only=ON")
+
+        with pytest.raises(StoreError, match="write permission"):
+            reader.comparisons.publish(make_comparisons(1), published_at=NOON)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite://", "not an in-memory database"),
+        ("sqlite:///:memory:", "not an in-memory database"),
+        ("mysql://host/db", "cannot be used|not supported"),
+        ("nonsense", "cannot be used"),
+    ],
+)
+def test_an_unusable_url_is_refused(url, why):
+    with pytest.raises(StoreError, match=why):
+        Store.open(url, organization="org", project="demo")

@@ -1,0 +1,144 @@
+"""Threads and processes that write at once, and processes killed in the middle."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from rlhf_pipeline.records import NewVote, TriggerDecision
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.schema import audit, idempotency, votes
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FORK = multiprocessing.get_context("fork")
+
+
+def opened(url: str) -> Store:
+    return Store.open(url, organization="org", project="demo")
+
+
+def start(target: Callable[..., None], *args: Any) -> Any:
+    process = FORK.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def cast_all(url: str, sent: list[NewVote]) -> None:
+    with opened(url) as store:
+        store.votes.cast_many(sent)
+
+
+def cast_singly(url: str, sent: list[NewVote]) -> None:
+    with opened(url) as store:
+        for vote in sent:
+            store.votes.cast(vote)
+
+
+def decide_to_fire(url: str, ready: Any) -> None:
+    def fire(evidence):
+        time.sleep(0.05)  # long enough for the other to arrive in the middle
+        return TriggerDecision(action="fire", reasons=("drift",), event_ids=(), decided_at=NOON)
+
+    with opened(url) as store:
+        ready.wait()
+        store.decisions.decide(fire, now=NOON, champion=None)
+
+
+def whole_votes(store: Store) -> int:
+    """The number of votes, after checking that each has its idempotency record and its link and that the chain verifies."""
+    store.audit.verify()
+    with store.database.reading() as connection:
+        n_votes, max_seq = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
+        assert n_votes == (max_seq or 0)
+        assert connection.execute(select(func.count()).select_from(idempotency)).scalar_one() == n_votes
+        assert connection.execute(select(func.count()).where(audit.c.action == "vote.cast")).scalar_one() == n_votes
+    return n_votes
+
+
+def test_fifty_threads_with_one_key_cast_one_vote(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    with ThreadPoolExecutor(50) as pool:
+        cast = list(pool.map(lambda _: store.votes.cast(make_vote()), range(50)))
+    assert len({vote.vote_id for vote in cast}) == 1
+    assert all(vote == cast[0] for vote in cast)
+    assert whole_votes(store) == 1
+
+
+def test_eight_threads_leave_one_gapless_chain(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(20), published_at=NOON)
+    sent = [[make_vote(f"c{i}", f"ann{t}") for i in range(20)] for t in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        seqs = list(pool.map(lambda mine: [store.votes.cast(vote).seq for vote in mine], sent))
+    assert sorted(seq for mine in seqs for seq in mine) == list(range(1, 161))
+    assert whole_votes(store) == 160
+
+
+def test_eight_processes_leave_one_gapless_chain(store, url, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(10), published_at=NOON)
+    processes = [start(cast_singly, url, [make_vote(f"c{i}", f"ann{p}") for i in range(10)]) for p in range(8)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert whole_votes(store) == 80
+
+
+def test_a_forked_child_uses_its_own_connection(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(2), published_at=NOON)
+    store.votes.cast(make_vote("c0"))
+    child = start(lambda: store.votes.cast(make_vote("c1")))
+    child.join()
+    assert child.exitcode == 0
+    assert whole_votes(store) == 2
+
+
+@pytest.mark.parametrize("publishing", [False, True])
+def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
+    store, url, make_comparisons, make_predictions, make_vote, publishing
+):
+    comparisons = make_comparisons(800)
+    predictions = make_predictions(comparisons)
+    if not publishing:
+        store.comparisons.publish(comparisons, predictions, published_at=NOON)
+    sent = [make_vote(f"c{i}", f"ann{a}") for a in range(2) for i in range(800)]
+
+    def write() -> None:
+        with opened(url) as own:
+            own.comparisons.publish(comparisons, predictions, published_at=NOON)
+            own.votes.cast_many(sent)
+
+    moments = random.Random(20260101)
+    killed = 0
+    for _ in range(10):
+        process = start(write)
+        time.sleep(moments.uniform(0.01, 0.25))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.join()
+        whole_votes(store)
+        assert store.predictions.count() == store.comparisons.count()
+    write()
+    assert killed > 0
+    assert whole_votes(store) == 1600
+    assert store.votes.snapshot(["2026-01-01"])["vote_id"].is_unique
+    assert store.comparisons.publish(comparisons, predictions, published_at=NOON).n_new == 0
+
+
+def test_two_processes_that_decide_fire_once(store, url, make_event):
+    store.events.add([make_event()])
+    ready = FORK.Event()
+    processes = [start(decide_to_fire, url, ready) for _ in range(2)]
+    time.sleep(0.1)
+    ready.set()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert [d.state for d in store.decisions.all()] == ["pending"]

@@ -1,0 +1,124 @@
+"""The migrations end where schema.py stands, and the way up and down keeps the rows."""
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect, text
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store.schema import SCOPE, metadata
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_the_head_is_the_newest_version():
+    assert ScriptDirectory(str(migrations.FOLDER)).get_heads() == [migrations.HEAD]
+
+
+def test_schema_and_head_migration_are_the_same(store):
+    with store.database.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
+
+
+def test_schema_and_head_migration_agree_on_every_constraint(store, tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
+    metadata.create_all(engine)
+    with engine.connect() as direct, store.database.reading() as migrated:
+        assert _definitions(direct) == _definitions(migrated)
+
+
+def test_every_table_says_whose_row_it_is(store):
+    inspector = inspect(store.database.engine)
+    tables = set(inspector.get_table_names()) - {"alembic_version"}
+    assert tables == set(metadata.tables)
+    for table in tables:
+        assert tuple(c["name"] for c in inspector.get_columns(table)[:2]) == SCOPE
+
+
+def test_migrating_again_changes_nothing(store):
+    before = _rows(store)
+    store.migrate()
+    assert _rows(store) == before
+
+
+def test_down_and_up_with_data_keeps_every_row(store, make_comparisons, make_predictions, make_vote):
+    comparisons = make_comparisons(4)
+    store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(4)])
+    before = _rows(store)
+    migrations.downgrade(store.database, "0001")
+    assert migrations.current(store.database) == "0001"
+    assert _triggers(store) == 0
+    store.migrate()
+    assert _rows(store) == before
+    assert _triggers(store) == 6
+    assert store.audit.verify() == 6
+
+
+def test_down_to_base_removes_all_and_up_starts_anew(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    migrations.downgrade(store.database, "base")
+    assert inspect(store.database.engine).get_table_names() == ["alembic_version"]
+    store.migrate()
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    assert store.votes.cast(make_vote()).seq == 1
+
+
+def test_many_may_migrate_at_once(url):
+    def migrate(_: int) -> int:
+        with Store.open(url, organization="org", project="demo") as store:
+            store.migrate()
+            return store.votes.count()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(migrate, range(8))) == [0] * 8
+
+
+def test_a_store_of_a_newer_package_is_refused(store):
+    with store.database.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="newer version of this package"):
+        store.migrate()
+
+
+def test_sqlite_is_set_up_for_many_writers_and_power_cuts(store):
+    with store.database.reading() as connection:
+        values = {name: connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
+        assert connection.execute(text("PRAGMA busy_timeout")).scalar() == 30_000
+    assert values == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_a_snapshot_is_read_by_its_indexes(store, make_comparisons, make_vote):
+    """Without the planner's statistics SQLite compares every vote with every other one."""
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    raw = sqlite3.connect(store.database.path)
+    plan = raw.execute(
+        "EXPLAIN QUERY PLAN SELECT * FROM votes v WHERE organization_id=? AND project_id=? AND day=? AND NOT EXISTS (SELECT 1 FROM votes l "
+        "WHERE l.organization_id=? AND l.project_id=? AND l.comparison_id=v.comparison_id AND l.annotator_id=v.annotator_id "
+        "AND l.seq<=? AND l.pass_no>v.pass_no) ORDER BY seq",
+        ("o", "p", "d", "o", "p", 9),
+    ).fetchall()
+    raw.close()
+    assert any("comparison_id=? AND annotator_id=?" in step[3] for step in plan), plan
+
+
+def _definitions(connection) -> set[tuple[str, ...]]:
+    rows = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql IS NOT NULL"))
+    kept = {name: sql for name, sql in rows if name != "alembic_version" and not name.startswith("sqlite_stat")}
+    return {(name, *sorted(line.strip(" ,\t") for line in sql.splitlines())) for name, sql in kept.items()}
+
+
+def _rows(store: Store) -> dict[str, list[tuple]]:
+    with store.database.reading() as connection:
+        return {name: [tuple(r) for r in connection.execute(table.select())] for name, table in metadata.tables.items()}
+
+
+def _triggers(store: Store) -> int:
+    with store.database.reading() as connection:
+        return connection.execute(text("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'")).scalar_one()

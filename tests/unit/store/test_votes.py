@@ -1,0 +1,214 @@
+"""Casting one vote: rules, idempotency, passes, superseding; and what is read back."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+
+from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
+from rlhf_pipeline.frames import VOTES
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.store import Store
+
+DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def published(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(4), published_at=NOON)
+
+
+def test_a_vote_comes_back_as_it_was_cast(store, make_vote):
+    sent = make_vote(strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4)
+    vote = store.votes.cast(sent)
+    assert vote.model_dump(include=set(type(sent).model_fields)) == sent.model_dump()
+    assert (vote.seq, vote.day) == (1, date(2026, 1, 1))
+    assert store.votes.get(vote.vote_id) == vote
+
+
+def test_an_unknown_vote_id_is_named(store):
+    with pytest.raises(StoreError, match="no vote 'nope'"):
+        store.votes.get("nope")
+
+
+def test_a_vote_on_an_unpublished_comparison_is_refused(store, make_vote):
+    with pytest.raises(UnknownComparison, match="'c99' was never published in project 'demo'"):
+        store.votes.cast(make_vote("c99"))
+    assert store.votes.count() == 0
+
+
+@pytest.mark.parametrize("choice", ["tie", "both_bad", "skip"])
+def test_strength_without_a_preference_is_refused(store, make_vote, choice):
+    with pytest.raises(InvalidVote, match=r"strength 2 with choice .* Rule"):
+        store.votes.cast(make_vote(choice=choice, strength=2))
+
+
+def test_a_time_without_zone_is_refused(store, make_vote):
+    with pytest.raises(InvalidVote, match="no time zone"):
+        store.votes.cast(make_vote(voted_at=datetime(2026, 1, 1, 12)))  # noqa: DTZ001
+
+
+def test_an_endless_duration_is_refused(store, make_vote):
+    with pytest.raises(InvalidVote, match="duration_s is inf"):
+        store.votes.cast(make_vote(duration_s=float("inf")))
+
+
+def test_the_day_of_a_vote_is_its_utc_day(store, make_vote):
+    late_evening_in_new_york = datetime(2026, 1, 1, 22, tzinfo=timezone(timedelta(hours=-5)))
+    assert store.votes.cast(make_vote(voted_at=late_evening_in_new_york)).day == date(2026, 1, 2)
+
+
+def test_the_same_key_and_body_give_back_the_stored_vote(store, make_vote):
+    assert store.votes.cast(make_vote()) == store.votes.cast(make_vote())
+    assert store.votes.count() == 1
+    assert store.audit.verify() == 2  # the publication and one vote
+
+
+def test_the_same_moment_in_another_zone_is_the_same_body(store, make_vote):
+    first = store.votes.cast(make_vote(voted_at=NOON))
+    assert store.votes.cast(make_vote(voted_at=NOON.astimezone(timezone(timedelta(hours=5))))) == first
+
+
+def test_the_same_key_with_another_body_is_a_conflict(store, make_vote):
+    store.votes.cast(make_vote())
+    with pytest.raises(IdempotencyConflict, match="'c0/ann' already stands for vote"):
+        store.votes.cast(make_vote(choice="b"))
+
+
+def test_one_key_twice_in_a_batch_is_one_vote(store, make_vote):
+    first, second = store.votes.cast_many([make_vote(), make_vote()])
+    assert first == second
+    with pytest.raises(IdempotencyConflict):
+        store.votes.cast_many([make_vote("c1"), make_vote("c1", choice="b")])
+
+
+def test_a_batch_is_as_good_as_single_votes(store, url, make_vote, make_comparisons):
+    sent = [make_vote(f"c{i % 4}", f"ann{i % 3}", idempotency_key=f"k{i}") for i in range(24)]
+    batch = store.votes.cast_many(sent)
+    with Store.open(url, organization="org", project="other") as other:
+        other.comparisons.publish(make_comparisons(4), published_at=NOON)
+        single = [other.votes.cast(vote) for vote in sent]
+    assert [v.model_dump(exclude={"received_at"}) for v in batch] == [v.model_dump(exclude={"received_at"}) for v in single]
+
+
+def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make_vote):
+    with pytest.raises(UnknownComparison):
+        store.votes.cast_many([make_vote("c0"), make_vote("c99")])
+    with pytest.raises(InvalidVote):
+        store.votes.cast_many([make_vote("c0"), make_vote("c1", choice="tie", strength=1)])
+    assert store.votes.count() == 0
+    assert store.votes.cast(make_vote()).seq == 1
+
+
+def test_a_superseding_vote_replaces_the_first_in_the_snapshot(store, make_vote):
+    first = store.votes.cast(make_vote())
+    second = store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"))
+    assert store.votes.snapshot([DAY])["vote_id"].tolist() == [second.vote_id]
+    assert store.votes.snapshot([DAY], up_to_seq=first.seq)["vote_id"].tolist() == [first.vote_id]
+    assert store.votes.count() == 2
+
+
+def test_a_vote_may_supersede_one_of_its_own_batch(store, make_vote):
+    first = store.votes.cast(make_vote())
+    second_id = "not yet known"
+    second, third = store.votes.cast_many(
+        [
+            make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"),
+            make_vote("c1", idempotency_key="k3"),
+        ]
+    )
+    second_id = second.vote_id
+    fourth = store.votes.cast(make_vote(choice="tie", supersedes=second_id, idempotency_key="k4"))
+    assert set(store.votes.snapshot([DAY])["vote_id"]) == {third.vote_id, fourth.vote_id}
+
+
+def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store, make_vote):
+    mine = store.votes.cast(make_vote())
+    for vote, why in (
+        (make_vote(supersedes="nothing", idempotency_key="k2"), "no such vote"),
+        (make_vote(annotator_id="bob", supersedes=mine.vote_id), "somebody else"),
+        (make_vote("c1", supersedes=mine.vote_id), "judges comparison c0"),
+    ):
+        with pytest.raises(InvalidVote, match=why):
+            store.votes.cast(vote)
+    store.votes.cast(make_vote(choice="b", supersedes=mine.vote_id, idempotency_key="k3"))
+    with pytest.raises(InvalidVote, match="already superseded"):
+        store.votes.cast(make_vote(choice="tie", supersedes=mine.vote_id, idempotency_key="k4"))
+
+
+def test_the_last_pass_of_an_annotator_counts(store, make_vote):
+    store.votes.cast(make_vote())
+    store.votes.cast(make_vote(annotator_id="bob"))
+    last = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
+    snapshot = store.votes.snapshot([DAY])
+    assert snapshot["choice"].tolist() == ["a", "b"]
+    assert snapshot["seq"].tolist() == [2, last.seq]
+
+
+def test_a_correction_of_an_earlier_pass_does_not_displace_the_later_pass(store, make_vote):
+    first = store.votes.cast(make_vote())
+    second_pass = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
+    store.votes.cast(make_vote(choice="tie", supersedes=first.vote_id, idempotency_key="late correction"))
+    assert store.votes.snapshot([DAY])["vote_id"].tolist() == [second_pass.vote_id]
+
+
+def test_a_snapshot_up_to_a_seq_never_changes(store, make_vote):
+    store.votes.cast_many([make_vote("c0"), make_vote("c1")])
+    before, digest = store.votes.snapshot([DAY]), store.votes.day_digest(DAY)
+    store.votes.cast_many([make_vote("c1", choice="b", idempotency_key="again"), make_vote("c2")])
+    assert store.votes.snapshot([DAY], up_to_seq=2).equals(before)
+    assert store.votes.day_digest(DAY, 2) == digest
+    assert store.votes.day_digest(DAY).sha256 != digest.sha256
+
+
+def test_an_empty_day_gives_an_empty_typed_snapshot(store):
+    assert store.votes.snapshot([NEXT_DAY]).dtypes.equals(VOTES.empty().dtypes)
+    assert store.votes.day_digest(NEXT_DAY).n == 0
+    assert store.votes.snapshot([]).empty
+
+
+def test_a_snapshot_carries_prompt_and_repeat(store, make_vote, make_comparisons):
+    store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=NOON)
+    store.votes.cast_many([make_vote("c0", strength=2), make_vote("r0")])
+    snapshot = store.votes.snapshot([DAY])
+    assert snapshot["prompt_id"].tolist() == ["p0", "p0"]
+    assert snapshot["repeat_of"].isna().tolist() == [True, False]
+    assert snapshot["strength"].isna().tolist() == [False, True]
+
+
+def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
+    tomorrow = NOON + timedelta(days=1)
+    first = store.votes.cast(make_vote("c0"))
+    store.votes.cast(make_vote("c1"))
+    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in store.votes.touched_days(0)] == [(DAY, 2, 2)]
+    assert store.votes.touched_days(2) == []
+    store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, voted_at=tomorrow, idempotency_key="k3"))
+    store.votes.cast(make_vote("c1", choice="b", voted_at=tomorrow, idempotency_key="k4"))
+    touched = store.votes.touched_days(2)
+    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in touched] == [(DAY, 2, 4), (NEXT_DAY, 2, 4)]
+    assert touched[0].last_received_at.tzinfo is not None
+    assert (store.votes.max_seq(DAY), store.votes.max_seq(NEXT_DAY), store.votes.max_seq("2026-01-03")) == (4, 4, 0)
+
+
+def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote, make_comparisons):
+    store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=NOON)
+    store.votes.cast_many([make_vote("c0"), make_vote("c0", "bob"), make_vote("r0"), make_vote("c1", choice="skip")])
+    assert store.votes.n_voted_comparisons() == 2
+    assert store.votes.n_voted_comparisons(choices=[Choice.A, Choice.B]) == 1
+    assert store.votes.n_voted_comparisons(after_seq=2) == 1
+
+
+def test_projects_do_not_see_each_other(store, url, make_vote):
+    store.votes.cast(make_vote())
+    with Store.open(url, organization="org", project="other") as other:
+        assert other.votes.count() == 0
+        assert other.votes.snapshot([DAY]).empty
+        assert other.comparisons.count() == 0
+        with pytest.raises(UnknownComparison):
+            other.votes.cast(make_vote())
+        assert other.audit.verify() == 0
+
+
+def test_no_votes_is_nothing(store):
+    assert store.votes.cast_many([]) == []
+    assert (store.votes.max_seq(), store.votes.count(), store.votes.n_voted_comparisons()) == (0, 0, 0)

@@ -1,0 +1,276 @@
+"""Runs and model versions in a real MLflow on SQLite, alone and under several processes."""
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.records import ModelVersion, folder_hash
+from rlhf_pipeline.registry import CHAMPION, PREVIOUS, Registry, Run, code_commit
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("registry with a space")
+
+
+@pytest.fixture
+def registry(home: Path, request: pytest.FixtureRequest) -> Registry:
+    """A project of its own in a database that is migrated once."""
+    project = f"p{abs(hash(request.node.name)) % 10**8}"
+    return open_registry(home, project)
+
+
+def open_registry(home: Path, project: str) -> Registry:
+    return Registry(f"sqlite:///{home / 'mlflow' / 'mlflow.db'}", home / "artifacts", project)
+
+
+def model_folder(tmp_path: Path, content: str = "weights") -> Path:
+    folder = tmp_path / f"model-{content}"
+    (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_text(content)
+    (folder / "tokenizer" / "vocab.json").write_text("{}")
+    return folder
+
+
+def register(registry: Registry, folder: Path, **more: object) -> ModelVersion:
+    with registry.run("train", run_key=str(more.pop("run_key", None) or folder)) as run:
+        return registry.register("policy", folder, run=run, **more)  # type: ignore[arg-type]
+
+
+def interrupted(registry: Registry, by: BaseException, run_key: str, log: Callable[[Run], None]) -> Run:
+    """A run that logged something before `by` ended it."""
+    opened: list[Run] = []
+
+    def work() -> None:
+        with registry.run("train", run_key=run_key) as run:
+            opened.append(run)
+            log(run)
+            raise by
+
+    with pytest.raises(type(by)):
+        work()
+    return opened[0]
+
+
+def test_a_version_is_rebuilt_from_the_registry_alone(registry: Registry, home: Path, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    lineage = {"parent": "demo.policy@1", "data_hash": "d" * 64, "data_seq": 77}
+    made = register(registry, folder, metrics={"accuracy": 0.7}, params={"beta": 0.1, "nested": {"a": [1]}}, **lineage)
+    read = open_registry(home, registry.project).get("policy", 1)
+    assert read == made
+    assert (read.metrics, read.params, read.data_seq, read.parent) == (
+        {"accuracy": 0.7},
+        {"beta": 0.1, "nested": {"a": [1]}},
+        77,
+        lineage["parent"],
+    )
+    assert read.content_hash == folder_hash(folder)
+    assert registry.history("policy") == [made]
+
+
+def test_nothing_is_there_before_the_first_registration(registry: Registry) -> None:
+    assert registry.get("policy", CHAMPION) is None
+    assert registry.get("policy", 1) is None
+    assert registry.history("reward_model") == []
+    assert registry.list_models() == []
+    with pytest.raises(ModelNotFound, match="no version 3"):
+        registry.promote("policy", 3)
+
+
+def test_promotion_keeps_the_old_champion_as_previous(registry: Registry, tmp_path: Path) -> None:
+    for content in "abc":
+        register(registry, model_folder(tmp_path, content))
+    assert registry.promote("policy", 1).previous_version is None
+    assert registry.promote("policy", 2, reason="won").previous_version == 1
+    assert registry.promote("policy", 2).previous_version == 1, "promoting the champion again changes nothing"
+    assert registry.promote("policy", 3).previous_version == 2
+    assert registry.get("policy", CHAMPION).version == 3  # type: ignore[union-attr]
+    assert registry.get("policy", PREVIOUS).version == 2  # type: ignore[union-attr]
+    registry.set_alias("policy", "candidate", 1)
+    assert [(m.version, m.aliases) for m in registry.list_models()] == [(1, ("candidate",)), (2, ("previous",)), (3, ("champion",))]
+
+
+def test_the_same_files_parent_and_data_are_one_version(registry: Registry, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    first = register(registry, folder, data_hash="d", run_key="one")
+    assert register(registry, folder, data_hash="d", run_key="one") == first
+    assert register(registry, folder, data_hash="d", run_key="two") == first
+    assert register(registry, folder, data_hash="other").version == 2
+    assert register(registry, folder).version == 3
+
+
+def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
+    key = "run:asset:it's"
+    first = interrupted(registry, RuntimeError(), key, lambda run: run.log_params({"lr": 1, "n": 5}))
+    with registry.run("train", {"asset": "reward_model"}, key) as second:
+        second.log_params({"lr": 1, "n": 6})
+        second.log_metrics({"loss": 0.5})
+    with registry.run("train", run_key="another") as other:
+        pass
+    assert first.run_id == second.run_id != other.run_id
+    seen = registry._tracking.client.get_run(first.run_id)
+    assert seen.info.status == "FINISHED"
+    assert seen.data.params == {"lr": "1", "n": "5"}
+    assert seen.data.tags["changed.n"] == "6"
+    assert seen.data.metrics == {"loss": 0.5}
+    assert seen.data.tags["mlflow.source.git.commit"] == code_commit()
+
+
+def test_a_failed_run_keeps_what_it_logged(registry: Registry) -> None:
+    run = interrupted(registry, KeyboardInterrupt(), "key", lambda run: run.log_metrics({"loss": 1.0}, step=3))
+    seen = registry._tracking.client.get_run(run.run_id)
+    assert (seen.info.status, seen.data.metrics) == ("KILLED", {"loss": 1.0})
+
+
+def test_a_long_curve_fits_into_batches(registry: Registry) -> None:
+    with registry.run("train") as run:
+        for step in range(2000):
+            run.log_metrics({"loss": 1 / (step + 1)}, step=step)
+        run.log_params({f"p{i}": i for i in range(150)})
+        run.set_tags({f"t{i}": i for i in range(150)})
+    assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 2000
+    assert len(registry._tracking.client.get_run(run.run_id).data.params) == 150
+
+
+def test_texts_figures_and_folders_become_files_of_the_run(registry: Registry, home: Path, tmp_path: Path) -> None:
+    with registry.run("report") as run:
+        run.log_text("größer", "reports/day.md")
+        run.log_figure(b"\x89PNG", "loss.png")
+        run.log_folder(model_folder(tmp_path), "extra")
+    root = home / "artifacts" / registry.project / run.run_id / "artifacts"
+    assert (root / "reports" / "day.md").read_text(encoding="utf-8") == "größer"
+    assert (root / "loss.png").read_bytes() == b"\x89PNG"
+    assert (root / "extra" / "tokenizer" / "vocab.json").exists()
+
+
+def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home: Path) -> None:
+    assert registry.runs(10) == []
+    for n in range(3):
+        with registry.run(f"run {n}", {"dagster.asset": "votes"}) as run:
+            run.log_metrics({"n": n})
+    listed = registry.runs(2)
+    assert [(r.name, r.metrics, r.status, r.tags["dagster.asset"]) for r in listed] == [
+        ("run 2", {"n": 2.0}, "FINISHED", "votes"),
+        ("run 1", {"n": 1.0}, "FINISHED", "votes"),
+    ]
+    page = f"#/experiments/{registry._tracking.experiment_id}/runs/{run.run_id}"
+    assert run.url == listed[0].url == page
+    behind = Registry(registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/")
+    assert behind.runs(1)[0].url == f"http://127.0.0.1:5000/{page}"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_never_logged(registry: Registry, tmp_path: Path, value: float) -> None:
+    with registry.run("train") as run:
+        with pytest.raises(InvalidScores, match="loss"):
+            run.log_metrics({"loss": value})
+        with pytest.raises(InvalidScores, match="accuracy"):
+            registry.register("policy", model_folder(tmp_path), run=run, metrics={"accuracy": value})
+    assert registry.history("policy") == []
+
+
+def test_a_missing_or_empty_folder_is_not_registered(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "empty" / "sub").mkdir(parents=True)
+    for folder in (tmp_path / "nowhere", tmp_path / "empty"):
+        with pytest.raises(ModelNotFound, match=folder.name):
+            register(registry, folder)
+
+
+def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path) -> None:
+    model = register(registry, model_folder(tmp_path))
+    folder = registry.folder(model, tmp_path / "cache")
+    assert folder_hash(folder) == model.content_hash
+    (folder / "model.safetensors").write_text("tampered")
+    with pytest.raises(ModelHashMismatch, match=model.label):
+        registry.folder(model, tmp_path / "cache")
+    with pytest.raises(ModelHashMismatch):
+        registry.promote("policy", 1)
+    (folder / "model.safetensors").unlink()
+    (folder / "tokenizer" / "vocab.json").unlink()
+    (folder / "tokenizer").rmdir()
+    folder.rmdir()
+    with pytest.raises(ModelNotFound, match=model.label):
+        registry.folder(model, tmp_path / "cache")
+    assert registry.get("policy", CHAMPION) is None
+    assert register(registry, model_folder(tmp_path)) == model, "registering again brings the files back"
+    assert registry.folder(model, tmp_path / "cache") == folder
+
+
+def test_a_registration_killed_after_the_files_is_completed_by_the_next(registry: Registry, tmp_path: Path) -> None:
+    half = model_folder(tmp_path, "half of other weights")
+    with registry.run("train", run_key="k") as run:
+        run.log_folder(half, "model/" + folder_hash(half)[:12])
+    model = register(registry, model_folder(tmp_path), run_key="k")
+    assert model.version == 1
+    assert model.mlflow_run_id == run.run_id
+    assert folder_hash(registry.folder(model, tmp_path)) == model.content_hash
+
+
+def test_a_version_made_by_hand_is_refused_by_name(registry: Registry) -> None:
+    client = registry._tracking.client
+    client.create_registered_model(registry.name("policy"))
+    client.create_model_version(registry.name("policy"), "/somewhere")
+    assert registry.history("policy") == []
+    with pytest.raises(ModelError, match="not registered by this pipeline"):
+        registry.get("policy", 1)
+
+
+def test_remote_files_are_downloaded_once_and_verified(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = register(registry, model_folder(tmp_path))
+    monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
+    folder = registry.folder(model, tmp_path / "cache")
+    assert folder == tmp_path / "cache" / model.content_hash
+    (folder / "model.safetensors").write_text("damaged")
+    assert folder_hash(registry.folder(model, tmp_path / "cache")) == model.content_hash
+
+
+def test_neither_global_state_nor_the_working_directory_is_touched(
+    home: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    registry.initialise()
+    register(registry, model_folder(tmp_path))
+    import mlflow
+
+    assert mlflow.active_run() is None
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    assert list((tmp_path / "cwd").iterdir()) == []
+    with sqlite3.connect(home / "mlflow" / "mlflow.db") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_threads_write_side_by_side(registry: Registry, tmp_path: Path) -> None:
+    folders = [model_folder(tmp_path, str(i)) for i in range(6)]
+    threads = [threading.Thread(target=register, args=(registry, folder)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [m.version for m in registry.history("policy")] == [1, 2, 3, 4, 5, 6]
+
+
+def _register_three(home: Path, i: int) -> None:
+    registry = open_registry(home, "demo")
+    for n in (0, 1):
+        register(registry, model_folder(home / str(i), f"{i}-{n}"))
+    register(registry, model_folder(home / str(i), "shared"))
+
+
+@pytest.mark.slow
+def test_four_processes_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
+    processes = [multiprocessing.get_context("spawn").Process(target=_register_three, args=(tmp_path, i)) for i in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    versions = open_registry(tmp_path, "demo").history("policy")
+    assert [m.version for m in versions] == list(range(1, 10)), "8 of their own, 1 in common"
+    assert len({m.content_hash for m in versions}) == 9

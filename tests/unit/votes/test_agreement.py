@@ -1,0 +1,96 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.votes.agreement import agreement, noise_ceiling
+from rlhf_pipeline.votes.intervals import BootstrapParams, bootstrap_counts, interval_of_mean
+
+
+def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
+    """(comparison, annotator, choice, repeat_of)"""
+    frame = pd.DataFrame(rows, columns=["comparison_id", "annotator_id", "choice", "repeat_of"])
+    moment = pd.Timestamp("2026-01-01T10:00Z")
+    more = {"day": "2026-01-01", "seq": range(1, len(frame) + 1), "vote_id": [f"v{i}" for i in range(len(frame))], "strength": None}
+    frame = frame.assign(**more, prompt_id=frame["comparison_id"], annotator_kind="human", voted_at=moment, received_at=moment)
+    return check_frame(frame, VOTES)
+
+
+def flipping_votes(n: int, n_votes: int, flips: float, seed: int = 0) -> pd.DataFrame:
+    """Everybody prefers a, and errs independently."""
+    rng = np.random.default_rng(seed)
+    return votes([(f"c{i}", f"w{j}", "b" if rng.random() < flips else "a", None) for i in range(n) for j in range(n_votes)])
+
+
+def test_raw_agreement_counts_pairs_of_votes_and_ties_as_a_choice():
+    measured = agreement(votes([("c1", "x", "a", None), ("c1", "y", "a", None), ("c1", "z", "tie", None), ("c2", "x", "b", None)]))
+    assert measured.raw_agreement.value == pytest.approx(1 / 3)
+    assert (measured.n_overlapping, measured.n_comparisons, measured.n_annotators) == (1, 2, 3)
+    assert measured.share_of_ties == pytest.approx(1 / 4)
+
+
+def test_a_repeat_is_consistent_when_the_same_completion_is_chosen_on_the_other_side():
+    first = [(f"c{i}", "x", "a", None) for i in range(4)]
+    again = [("r0", "x", "b", "c0"), ("r1", "x", "b", "c1"), ("r2", "x", "b", "c2"), ("r3", "x", "a", "c3")]
+    measured = agreement(votes(first + again))
+    assert measured.self_consistency.value == 0.75
+    assert measured.raw_agreement is None
+
+
+def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
+    # Three votes that each flip with 0.15: the others agree with probability .7225 + .0225 and are then right with
+    # .7225 / .745; a vote agrees with them with .85 · .9698 + .15 · .0302.
+    others_right = 0.85**2 / (0.85**2 + 0.15**2)
+    expected = 0.85 * others_right + 0.15 * (1 - others_right)
+    measured = noise_ceiling(flipping_votes(2000, 3, 0.15))
+    assert measured.low <= expected <= measured.high
+    assert abs(measured.value - expected) < 0.015
+
+
+def test_without_overlap_there_is_no_ceiling_instead_of_a_perfect_one():
+    assert noise_ceiling(votes([("c1", "x", "a", None), ("c2", "y", "b", None)])) is None
+    assert noise_ceiling(VOTES.empty()) is None
+    assert noise_ceiling(votes([("c1", "x", "tie", None), ("c1", "y", "tie", None)])) is None
+    empty = agreement(VOTES.empty())
+    assert empty.raw_agreement is None
+    assert empty.share_of_ties is None
+
+
+def test_skips_judge_nothing():
+    assert agreement(votes([("c1", "x", "skip", None), ("c1", "y", "a", None)])).n_votes == 1
+
+
+def test_the_order_of_votes_does_not_move_an_interval():
+    cast = flipping_votes(100, 3, 0.2)
+    assert agreement(cast) == agreement(cast.sample(frac=1, random_state=1))
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(200):
+        by_group = rng.normal(0.0, 1.0, size=60)
+        values = np.repeat(by_group, 5) + rng.normal(0.0, 0.3, size=300)
+        found = interval_of_mean(values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300))
+        covered += found.low <= 0 <= found.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_an_interval_of_nothing_but_successes_is_not_a_point():
+    perfect = interval_of_mean(np.ones(20))
+    assert perfect.value == perfect.high == 1.0
+    assert perfect.low == pytest.approx(20 / (20 + 1.959964**2), abs=1e-4)
+
+
+def test_every_resample_draws_as_many_groups_as_there_are():
+    counts = bootstrap_counts(17, BootstrapParams(n_resamples=100))
+    assert counts.shape == (100, 17)
+    assert (counts.sum(axis=1) == 17).all()
+
+
+def test_nan_and_nothing_are_refused():
+    with pytest.raises(InvalidScores, match="NaN"):
+        interval_of_mean([0.1, float("nan")])
+    with pytest.raises(NotEnoughData):
+        interval_of_mean([])
