@@ -133,4 +133,5 @@ def _reasons(report: pd.DataFrame) -> str:
     overall = report[report["space"] == "overall"].iloc[0]
     evidence = json.loads(overall["evidence"])
     said, suspects = evidence.get("says_drift", []), evidence.get("suspects", [])
-    return ", ".join(said or suspects) or f"{overall['n_current']} judged votes"
+    counted = f"{overall['n_current']} judged votes against a reference of {overall['n_reference']}"
+    return f"{counted}; {', '.join(said or suspects)}" if said or suspects else counted

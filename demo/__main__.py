@@ -6,6 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import date
+from itertools import pairwise
 from time import monotonic
 
 from rlhf_pipeline.config import Settings, silence_telemetry
@@ -27,7 +29,8 @@ from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.votes import noise_ceiling  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
-console = Console(highlight=False)
+# A pipe has no width: tables would be squeezed into 80 columns.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 132)
 
 
 def main() -> int:
@@ -64,7 +67,7 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
         defs = definitions_for(settings, progress=shown(progress))
         loop = Loop(defs, instance, store, settings.home / "demo_cursors.json", tell(progress))
         for day in days:
-            index = (_date(day) - settings.start_day).days
+            index = (date.fromisoformat(day) - settings.start_day).days
             progress.console.print(
                 f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: {SCENARIOS[settings.scenario].taste_on(index).name}"
             )
@@ -89,7 +92,7 @@ def summary(settings: Settings, history: list[StageRun]) -> None:
     store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
     rows = day_rows(settings, files)
     promotions = store.promotions.history(f"{settings.project}.policy")
-    changed = next((r.day for before, r in zip(rows, rows[1:], strict=False) if before.taste != r.taste), None)
+    changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
     latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
     console.print()
     table.stages(history, console)
@@ -110,7 +113,7 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
         rows.append(
             table.DayRow(
                 day=day,
-                taste=scenario.taste_on((_date(day) - settings.start_day).days).name,
+                taste=scenario.taste_on((date.fromisoformat(day) - settings.start_day).days).name,
                 policy=policy_of(files, day),
                 judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
                 n_votes=len(votes),
@@ -148,13 +151,8 @@ def quiet() -> None:
     """Warnings and logs of Dagster go to its own event log, not between the demo's lines."""
     warnings.filterwarnings("ignore")
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-
-
-def _date(day: str):  # type: ignore[no-untyped-def]
-    from datetime import date
-
-    return date.fromisoformat(day)
+    for name in ("alembic", "great_expectations", "mlflow"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ class Loop:
     told: Callable[[StageRun], None]
     history: list[StageRun] = field(default_factory=list)
 
+    @cached_property
+    def _repository(self) -> dg.RepositoryDefinition:
+        return self.defs.get_repository_def()
+
     def day(self, day: str) -> None:
         """Collection, voting, then every sensor until none asks for more."""
         self.run("collection", day, partition_key=day)
@@ -65,7 +70,9 @@ class Loop:
         """Evaluate one sensor on its cursor, as the daemon does, and return the runs it asks for."""
         cursors = self._read_cursors()
         sensor = self.defs.get_sensor_def(name)
-        with dg.build_sensor_context(instance=self.instance, cursor=cursors.get(name), resources={"store": self.store}) as context:
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursors.get(name), resources={"store": self.store}, repository_def=self._repository
+        ) as context:
             data = sensor.evaluate_tick(context)
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)

@@ -29,7 +29,10 @@ class DayRow:
 
 
 def stages(history: Sequence[StageRun], console: Console) -> None:
-    table = Table("stage", "runs", "seconds", "the last one", title="What was made")
+    table = Table(title="What was made")
+    for name, width in (("stage", 17), ("runs", 4), ("seconds", 7)):
+        table.add_column(name, min_width=width, justify="left" if name == "stage" else "right")
+    table.add_column("the last one")
     for name in STAGES:
         mine = [run for run in history if run.stage == name]
         if mine:
@@ -38,44 +41,33 @@ def stages(history: Sequence[StageRun], console: Console) -> None:
 
 
 def days(rows: Sequence[DayRow], console: Console) -> None:
-    table = Table(
-        "day",
-        "taste",
-        "policy",
-        "predicted by",
-        "votes",
-        "accuracy before the vote",
-        "noise ceiling",
-        "drift",
-        "true utility",
-        title="Day by day",
-    )
+    table = Table(title="Day by day")
+    for name in ("day", "taste", "policy", "judge", "votes", "right before the vote", "noise ceiling", "drift", "true utility"):
+        table.add_column(name, no_wrap=name != "right before the vote")
     colours = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
     for row in rows:
+        verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"
+        judge, policy = (name.rpartition(".")[2] for name in (row.judge, row.policy))
         table.add_row(
-            row.day, row.taste, row.policy, row.judge, str(row.n_votes), str(row.accuracy or "-"), str(row.ceiling or "-"),
-            f"[{colours[row.verdict]}]{row.verdict}[/]", str(row.utility),
-        )  # fmt: skip
+            row.day, row.taste, policy, judge, str(row.n_votes), short(row.accuracy), short(row.ceiling), verdict, short(row.utility)
+        )
     console.print(table)
 
 
 def calibrations(reports: Sequence[CalibrationReport], console: Console) -> None:
-    table = Table(
-        "reward model",
-        "method",
-        "accuracy",
-        "noise ceiling",
-        "ECE before",
-        "ECE after",
-        "log loss before → after",
-        title="Calibration, on votes never fitted to",
-    )
+    table = Table(title="Calibration, on votes never fitted to")
+    for name in ("reward model", "method", "accuracy", "noise ceiling", "ECE before", "ECE after", "log loss before → after"):
+        table.add_column(name)
     for r in reports:
-        table.add_row(
-            r.reward_model, r.method, str(r.raw.accuracy), str(r.noise_ceiling or "-"), str(r.raw.ece_equal_mass),
-            str(r.calibrated.ece_equal_mass), f"{r.raw.log_loss.value:.3f} → {r.calibrated.log_loss.value:.3f}",
-        )  # fmt: skip
+        losses = f"{r.raw.log_loss.value:.3f} → {r.calibrated.log_loss.value:.3f}"
+        ece = (short(r.raw.ece_equal_mass), short(r.calibrated.ece_equal_mass))
+        table.add_row(r.reward_model.rpartition(".")[2], r.method, short(r.raw.accuracy), short(r.noise_ceiling), *ece, losses)
     console.print(table)
+
+
+def short(interval: Interval | None) -> str:
+    """`.81 [.76 .86]`: an estimate and its 95 % interval in as few columns as can be read."""
+    return f"{interval.value:.2f} [{interval.low:.2f} {interval.high:.2f}]" if interval else "-"
 
 
 def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console) -> None:
@@ -96,15 +88,10 @@ def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision]
 
 def utility_summary(rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console) -> None:
     """Mean true utility before the change, after it, and after the promotion, whatever it shows."""
-    phases = {"before the change": [], "after the change": [], "after the promotion": []}  # type: dict[str, list[float]]
+    phases: dict[str, list[float]] = {"before the change": [], "after the change": [], "after the promotion": []}
     for row in rows:
-        phase = (
-            "after the promotion"
-            if promoted_from and row.day >= promoted_from
-            else "after the change"
-            if change and row.day >= change
-            else "before the change"
-        )
+        is_promoted, is_changed = promoted_from and row.day >= promoted_from, change and row.day >= change
+        phase = "after the promotion" if is_promoted else "after the change" if is_changed else "before the change"
         phases[phase].append(row.utility.value)
     parts = [f"{phase} {sum(values) / len(values):+.3f} ({len(values)} days)" for phase, values in phases.items() if values]
     console.print(f"[bold]True utility of the champion (the simulator's, never used to decide):[/] {' · '.join(parts)}")

@@ -2,6 +2,8 @@
 
 from datetime import date
 
+import pandas as pd
+
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Interval
@@ -15,7 +17,7 @@ def true_utility(files: Artefacts, settings: Settings, day: str) -> Interval:
     made = files.read_frame("completions", day)
     made = made[made["error"].isna()]
     asked = prompts.loc[made["prompt_id"]]
-    references = [None if r != r else r for r in asked["reference"]]
+    references = [None if pd.isna(r) else r for r in asked["reference"]]
     taste = SCENARIOS[settings.scenario].taste_on((date.fromisoformat(day) - settings.start_day).days)
     return interval_of_mean(utility(asked["text"].tolist(), references, made["text"].tolist(), taste), groups=made["prompt_id"].tolist())
 

@@ -27,7 +27,8 @@ def cast_simulated_votes(
     annotators: dg.ResourceParam[SimulatedVotes],
 ) -> None:
     comparisons = store.comparisons.for_days([config.day])
-    prompts = Artefacts(settings.frames).read_frame("prompts", config.day)
+    files = Artefacts(settings.frames)
+    prompts = files.read_days("prompts", files.days("prompts"))  # a repeat may be of an earlier day's prompt
     references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
     votes = store.votes.cast_many(annotators(comparisons, references, config.day))
     context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}.")

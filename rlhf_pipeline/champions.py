@@ -24,9 +24,7 @@ from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import load_reward_model
-from rlhf_pipeline.reward_model.base import RewardModel
-from rlhf_pipeline.reward_model.encoder import EmbeddingCache, Encoder
+from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model
 from rlhf_pipeline.store import Store
 
 
@@ -51,7 +49,7 @@ class Judge:
 
     def embed(self, prompts: Sequence[str], completions: Sequence[str]) -> npt.NDArray[np.float64]:
         """The reward model's own features (n, d), so that drift of the texts is seen as the model sees them."""
-        return self.reward_model.features(prompts, completions)
+        return np.asarray(self.reward_model.features(prompts, completions), dtype=np.float64)
 
 
 @dataclass(frozen=True)

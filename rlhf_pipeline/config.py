@@ -52,12 +52,8 @@ class Settings(BaseModel):
     frames_url: str | None = Field(default=None, description="fsspec URL of the frames; empty = a folder under home")
     votes_per_request: int = Field(default=50, ge=1, description="New votes of a day after which its feedback run is requested")
     quiet_minutes: float = Field(default=15, ge=0, description="Minutes without a new vote after which it is requested anyway")
-    min_new_pairs: int = Field(
-        default=200,
-        ge=10,
-        description="Voted comparisons beyond the champion's data before the reward model is refitted; the first fit waits for it too",
-    )
-    refit_after_pairs: int = Field(default=5000, ge=10, description="The same for later refits without a detected change")
+    min_new_pairs: int = Field(default=350, ge=10, description="Voted comparisons before the first reward model is fitted")
+    refit_after_pairs: int = Field(default=5000, ge=10, description="New ones before it is refitted without a detected change")
     heartbeat_seconds: float = Field(default=5, gt=0, description="Between two heartbeats of a run")
     dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
     keep_days: int = Field(default=90, ge=1, description="Runs and ticks older than this are purged")

@@ -39,7 +39,7 @@ def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
 def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
     # A run that never beat is given the time to import and to open the store.
-    last = beat.beat_at if beat else datetime.fromtimestamp(record.start_time or record.create_timestamp.timestamp(), UTC) + limit
+    last = beat.at if beat else datetime.fromtimestamp(record.start_time or record.create_timestamp.timestamp(), UTC) + limit
     return now - last > limit
 
 

@@ -43,7 +43,19 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "fastapi": ("web/",),
     "jinja2": ("web/",),
 }
-HEAVY = {"torch", "transformers", "trl", "mlflow", "evidently", "great_expectations", "frouros", "sklearn", "datasets", "matplotlib", "openai"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "mlflow",
+    "evidently",
+    "great_expectations",
+    "frouros",
+    "sklearn",
+    "datasets",
+    "matplotlib",
+    "openai",
+}
 # The application's arrows: definitions -> sensors -> jobs -> assets -> library; assets and resources meet only in definitions.
 APPLICATION_ALLOWED: dict[str, set[str]] = {
     "assets": {"assets", "rlhf_pipeline"},
@@ -89,7 +101,9 @@ def test_a_library_is_imported_by_its_owner_alone(path: Path) -> None:
     here = path.relative_to(LIBRARY).as_posix()
     for name in imports(path):
         owners = OWNERS.get(name.split(".")[0])
-        assert owners is None or any(here.startswith(owner) for owner in owners), f"{here} imports {name}, owned by {owners or 'the application'}"
+        assert owners is None or any(here.startswith(owner) for owner in owners), (
+            f"{here} imports {name}, owned by {owners or 'the application'}"
+        )
 
 
 @pytest.mark.parametrize("path", library_files(), ids=lambda p: str(p.relative_to(LIBRARY)))

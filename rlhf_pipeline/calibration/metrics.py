@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.reward_model.base import finite
-from rlhf_pipeline.votes.intervals import BootstrapParams, bootstrap_counts, group_index, group_sums, percentiles
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, group_sums, percentiles, resampled_sums
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -116,25 +116,20 @@ def calibration_metrics(
     """All of the above with bootstrap intervals over `groups` (prompts); `n` is the number of comparisons, if not of rows."""
     params = params or BootstrapParams()
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
-    counts = bootstrap_counts(int(rows.group.max()) + 1, params)
+    bins = {"ece_equal_width": equal_width(rows), "ece_equal_mass": equal_mass(rows)}
+    means = {"accuracy": rows.right, "brier": _squares(rows), "log_loss": _log_losses(rows)}
+    # One matrix of sums per group, so that every metric is drawn from the same resamples.
+    blocks = {name: _gap_sums(rows, bins[name]) for name in bins}
+    blocks |= {name: group_sums((values * rows.weight)[:, None], rows.group) for name, values in means.items()}
+    blocks["mass"] = group_sums(rows.weight[:, None], rows.group)
+    drawn = resampled_sums(np.concatenate(list(blocks.values()), axis=1), params)
+    parts = dict(zip(blocks, np.split(drawn, np.cumsum([b.shape[1] for b in blocks.values()])[:-1], axis=1), strict=True))
+    # An ECE is a sum of sizes of gaps, a mean a single sum that keeps its sign: none of the three can be negative.
+    resampled = {name: np.abs(parts[name]).sum(axis=1) / parts["mass"][:, 0] for name in (*bins, *means)}
+    values = {name: _ece(rows, bins[name]) for name in bins}
+    values |= {name: float(blocks[name].sum() / blocks["mass"].sum()) for name in means}
     count = len(rows.right) if n is None else n
-
-    def mean(values: Floats) -> Interval:
-        sums = group_sums(np.stack([values * rows.weight, rows.weight], axis=1), rows.group)
-        drawn = counts @ sums
-        return percentiles(float(sums[:, 0].sum() / sums[:, 1].sum()), drawn[:, 0] / drawn[:, 1], count, params)
-
-    def ece(bins: Ints) -> Interval:
-        return percentiles(_ece(rows, bins), _resampled_ece(rows, bins, counts), count, params)
-
-    return CalibrationMetrics(
-        n=count,
-        accuracy=mean(rows.right),
-        ece_equal_width=ece(equal_width(rows)),
-        ece_equal_mass=ece(equal_mass(rows)),
-        brier=mean(_squares(rows)),
-        log_loss=mean(_log_losses(rows)),
-    )
+    return CalibrationMetrics(n=count, **{name: percentiles(values[name], resampled[name], count, params) for name in values})
 
 
 def reliability_table(
@@ -189,13 +184,12 @@ def _bin_gaps(rows: Rows, bins: Ints) -> tuple[Floats, Floats, Floats]:
     return accuracy - confidence, mass[kept] / mass.sum(), accuracy * (1 - accuracy) / effective
 
 
-def _resampled_ece(rows: Rows, bins: Ints, counts: Floats) -> Floats:
-    """ECE of each bootstrap resample: bins stay as they are, their gaps are drawn anew."""
-    n_groups, n_bins = counts.shape[1], int(bins.max()) + 1
+def _gap_sums(rows: Rows, bins: Ints) -> Floats:
+    """Each group's part of each bin's gap, (G, n_bins): bins stay as they are, resamples draw their gaps anew."""
+    n_groups, n_bins = int(rows.group.max()) + 1, int(bins.max()) + 1
     cell = rows.group * n_bins + bins
     gaps = np.bincount(cell, weights=rows.weight * (rows.right - rows.confidence), minlength=n_groups * n_bins)
-    mass = np.bincount(rows.group, weights=rows.weight, minlength=n_groups)
-    return np.asarray(np.abs(counts @ gaps.reshape(n_groups, n_bins)).sum(axis=1) / (counts @ mass))
+    return np.asarray(gaps.reshape(n_groups, n_bins))
 
 
 def _wilson(share: float, n: int, level: float) -> tuple[float, float]:

@@ -9,15 +9,18 @@ from rlhf_pipeline.errors import InvalidScores, ModelError
 from rlhf_pipeline.evaluation.intervals import Floats
 from rlhf_pipeline.policy.loading import Policy
 
-MAX_LOGITS = 20_000_000  # numbers held per batch and policy: 160 MB
+MAX_LOGITS = 20_000_000  # 160 MB
 
 
-def kl_per_token(candidate: Policy, champion: Policy, prompts: Sequence[str], completions: Sequence[str]) -> Floats:
+def kl_per_token(
+    candidate: Policy, champion: Policy, prompts: Sequence[str], completions: Sequence[str], *, max_logits: int = MAX_LOGITS
+) -> Floats:
     """KL(candidate || champion) in nats per token along each of the candidate's completions, (n,), never negative.
 
     At every position the divergence of the two next-token distributions is summed over the whole vocabulary, rather
     than estimated from the one token that was drawn (Amini et al. 2025, the Rao-Blackwellised estimator): it has less
-    variance and, unlike the mean log ratio, cannot come out below zero. The end token counts as a position.
+    variance and, unlike the mean log ratio, cannot come out below zero. The end token counts as a position. At most
+    `max_logits` numbers are held per batch and policy.
 
     Raises ModelError for policies of different vocabularies, InvalidScores for logits that are not finite.
     """
@@ -27,7 +30,7 @@ def kl_per_token(candidate: Policy, champion: Policy, prompts: Sequence[str], co
         )
     rows = [_token_ids(candidate, prompt, text) for prompt, text in zip(prompts, completions, strict=True)]
     divergences = np.zeros(len(rows))
-    for batch in _batches([len(p) + len(c) for p, c in rows], len(candidate.tokenizer)):
+    for batch in _batches([len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits):
         divergences[batch] = _batch_kl(candidate.model, champion.model, [rows[i] for i in batch])
     if not np.isfinite(divergences).all():
         raise InvalidScores(f"KL from {champion.name} to {candidate.name} is not finite: the weights of one of them are damaged.")
@@ -42,11 +45,11 @@ def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int],
     return list(head), tail[: max(1, policy.context_length - len(head))]
 
 
-def _batches(lengths: Sequence[int], n_vocabulary: int) -> list[list[int]]:
-    """Row numbers in batches of like length, small enough for MAX_LOGITS."""
+def _batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) -> list[list[int]]:
+    """Row numbers in batches of like length, small enough for `max_logits`."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[row] * n_vocabulary > MAX_LOGITS:
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[row] * n_vocabulary > max_logits:
             batches.append([])
         batches[-1].append(row)
     return [batch for batch in batches if batch]

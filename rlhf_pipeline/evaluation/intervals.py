@@ -11,13 +11,13 @@ from rlhf_pipeline.records import Interval
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.95
-MAX_DRAWS = 2_000_000  # indices drawn at a time: bounds the memory of a bootstrap over very many rows
+MAX_DRAWS = 2_000_000  # bounds the memory of a bootstrap over very many rows
 
 
-def bootstrap_mean(values: Any, *, seed: int, n_resamples: int = 2000, what: str = "values") -> Interval:
+def bootstrap_mean(values: Any, *, seed: int, n_resamples: int = 2000, what: str = "values", max_draws: int = MAX_DRAWS) -> Interval:
     """Mean of `values` (n,) with the percentile bootstrap interval at 95 % (Efron 1979), resampling rows.
 
-    Give one value per prompt: completions of one prompt are not independent. Raises NotEnoughData for no rows,
+    Give one value per prompt: completions of one prompt are not independent. `max_draws` indices are held at a time. Raises NotEnoughData for no rows,
     InvalidScores naming the first row that is NaN or infinite.
     """
     array = np.asarray(values, dtype=np.float64)
@@ -26,7 +26,7 @@ def bootstrap_mean(values: Any, *, seed: int, n_resamples: int = 2000, what: str
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         raise InvalidScores(f"{len(bad)} of {len(array)} {what} are NaN or infinite, first in row {bad[0]}. Find what made it.")
-    means = _resampled_means(array, np.random.default_rng(seed), n_resamples)
+    means = _resampled_means(array, np.random.default_rng(seed), n_resamples, max_draws)
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(value=float(array.mean()), low=float(low), high=float(high), n=len(array), level=LEVEL)
@@ -41,9 +41,9 @@ def mean_over_prompts(samples: pd.DataFrame, column: str, *, seed: int, n_resamp
     return bootstrap_mean(by_prompt, seed=seed, n_resamples=n_resamples, what=column)
 
 
-def _resampled_means(array: Floats, rng: np.random.Generator, n_resamples: int) -> Floats:
+def _resampled_means(array: Floats, rng: np.random.Generator, n_resamples: int, max_draws: int) -> Floats:
     n = len(array)
-    at_a_time = max(1, MAX_DRAWS // n)
+    at_a_time = max(1, max_draws // n)
     parts = [
         array[rng.integers(0, n, size=(min(at_a_time, n_resamples - start), n))].mean(axis=1) for start in range(0, n_resamples, at_a_time)
     ]

@@ -2,7 +2,7 @@
 models; knows no gate, no registry, no truth of a simulator.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def evaluate(
     for label, written in zip((candidate_label, champion_label), texts, strict=True):
         _refuse_silence(label, written)
     samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
-    samples = _judged(samples, reward_model, calibrator)
+    samples = _judged(samples, reward_model, calibrator, progress)
     samples["kl"] = kl_per_token(candidate, champion, samples["prompt"].tolist(), texts[0])
     evaluation = _summary(samples, params, prompts_hash(prompts))
     labels = {"candidate": candidate_label, "champion": champion_label, "reward_model": reward_model_label}
@@ -113,20 +113,23 @@ def _refuse_silence(label: str, texts: Sequence[str]) -> None:
         )
 
 
-def _judged(samples: pd.DataFrame, reward_model: RewardModel, calibrator: Calibrator | None) -> pd.DataFrame:
+def _judged(samples: pd.DataFrame, reward_model: RewardModel, calibrator: Calibrator | None, progress: Progress) -> pd.DataFrame:
     """`samples` with the scores and rightness of both completions, who won, and the calibrated probability of it."""
-    both: dict[str, Any] = {}
-    for role in ("candidate", "champion"):
-        completions = samples[f"completion_{role}"]
-        both[f"score_{role}"] = _scores(reward_model, samples["prompt"], completions)
-        both[f"right_{role}"] = rightness(samples["reference"], completions)
-    margins = both["score_candidate"] - both["score_champion"]
-    p = np.full(len(samples), np.nan) if calibrator is None else np.asarray(calibrator.transform(margins), dtype=np.float64)
-    return samples.assign(**both, win=wins(both["score_candidate"], both["score_champion"]), p_win=p)
+    texts = [*samples["completion_candidate"], *samples["completion_champion"]]
+    scores = _finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))
+    candidate, champion = scores[: len(samples)], scores[len(samples) :]
+    p = np.full(len(samples), np.nan) if calibrator is None else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
+    return samples.assign(
+        score_candidate=candidate,
+        score_champion=champion,
+        win=wins(candidate, champion),
+        p_win=p,
+        right_candidate=rightness(samples["reference"], samples["completion_candidate"]),
+        right_champion=rightness(samples["reference"], samples["completion_champion"]),
+    )
 
 
-def _scores(reward_model: RewardModel, prompts: Iterable[str], completions: Iterable[str]) -> Floats:
-    scores = np.asarray(reward_model.score(list(prompts), list(completions)), dtype=np.float64)
+def _finite(scores: Floats) -> Floats:
     bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
         raise InvalidScores(

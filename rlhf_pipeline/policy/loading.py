@@ -30,6 +30,7 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
 
     Raises ModelNotFound when the folder does not exist, holds no model or its files are damaged, or the hub has no such model or cannot be reached.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = Path(name_or_folder)
@@ -43,7 +44,7 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), local_files_only=is_folder)
         model = AutoModelForCausalLM.from_pretrained(str(name_or_folder), local_files_only=is_folder, dtype="float32")
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, *_damaged_file_errors()) as cause:
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
         raise ModelNotFound(
             f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check the folder's files or the hub id."
         ) from cause
@@ -104,6 +105,11 @@ class Policy:
             batch = self._generate_batch([ids[i] for i in rows], temperatures[rows], top_ps[rows], [seeds[i] for i in rows], max_new_tokens)
             made.update(zip(rows, batch, strict=True))
         return [made[i] for i in range(n)]
+
+    def save(self, folder: Path) -> None:
+        """Weights as safetensors, configuration and tokenizer, as `load_policy` reads them."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def log_likelihood(
         self, prompts: Sequence[str], completions: Sequence[str], *, batch_size: int = 64
@@ -230,9 +236,3 @@ def _looks_like_path(name: str | Path) -> bool:
     """A hub id is `name` or `owner/name`, nothing longer, nothing absolute."""
     text = str(name)
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1
-
-
-def _damaged_file_errors() -> tuple[type[Exception], ...]:
-    from safetensors import SafetensorError
-
-    return (SafetensorError,)

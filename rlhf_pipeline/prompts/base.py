@@ -20,7 +20,7 @@ class PromptParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    n: int = Field(60, description="Prompts per day", ge=1, le=100_000)
+    n: int = Field(100, description="Prompts per day", ge=1, le=100_000)
     categories: dict[str, float] = Field({}, description="Share per category; empty = the source's own, templates: all six equally")
     difficulties: dict[str, float] = Field({}, description="Share per difficulty within each category; empty = as they come")
     source: Literal["templates", "dataset", "freeform"] = Field("templates", description="Generator of the prompts")
@@ -105,8 +105,8 @@ def choose(drafts: Sequence[Draft], params: PromptParams, exclude: frozenset[str
 
     Duplicates and excluded ids are passed over. Raises PromptError naming the quota that `what` cannot fill.
     """
-    seen: set[str] = set(exclude)
-    pool = [d for d in drafts if d.prompt_id not in seen and not seen.add(d.prompt_id)]  # type: ignore[func-returns-value]
+    unique = {d.prompt_id: d for d in reversed(drafts)}  # reversed: the first of equals stays
+    pool = [d for d in drafts if d.prompt_id not in exclude and unique[d.prompt_id] is d]
     chosen: list[Draft] = []
     for n, category, difficulty in cells(params):
         fitting = [d for d in pool if category in (None, d.category) and difficulty in (None, d.difficulty)][:n]
@@ -118,12 +118,12 @@ def choose(drafts: Sequence[Draft], params: PromptParams, exclude: frozenset[str
 
 def cells(params: PromptParams) -> Iterable[tuple[int, str | None, str | None]]:
     """The quotas of `params` as (count, category or None for any, difficulty or None for any), zero counts left out."""
-    categories: dict[str | None, int] = {None: params.n}
-    if params.categories:
-        categories = dict(quotas(params.n, params.categories))
-    for category, n in categories.items():
-        levels: dict[str | None, int] = dict(quotas(n, params.difficulties)) if params.difficulties else {None: n}
-        yield from ((count, category, level) for level, count in levels.items() if count)
+    for category, n in _counts(params.n, params.categories):
+        yield from ((count, category, level) for level, count in _counts(n, params.difficulties) if count)
+
+
+def _counts(n: int, shares: Mapping[str, float]) -> list[tuple[str | None, int]]:
+    return [*quotas(n, shares).items()] if shares else [(None, n)]
 
 
 def shortage(what: str, wanted: int, found: int, category: str | None, difficulty: str | None) -> str:

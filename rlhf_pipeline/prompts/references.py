@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_pipeline.errors import PromptError
 
-Table = Mapping[str, str | float]
+Table = Mapping[str, str | int | float]
 
 
 def _lookup(values: Sequence[Any], table: Table) -> str:

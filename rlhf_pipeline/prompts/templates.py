@@ -44,7 +44,7 @@ class Template(BaseModel):
     variables: dict[str, tuple[Any, ...]]
     distinct: tuple[str, ...] = ()
     reference: Reference | None = None
-    table: dict[str, str | float] = Field({}, description="of the reference's rule")
+    table: dict[str, str | int | float] = Field({}, description="of the reference's rule")
 
     @property
     def n_combinations(self) -> int:

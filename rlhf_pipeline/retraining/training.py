@@ -114,7 +114,7 @@ def run_to_end(
     The optimiser, the schedule, the random state and the place in the data come back with a checkpoint, so on one
     kind of machine an interrupted training ends with the same weights as an uninterrupted one. `texts` are small
     files (name -> content) stored beside the weights. Raises TrainingFailed at the first loss or weight that is not
-    a finite number; `model_folder` then keeps what it had.
+    a finite number, and where the disk refuses; `model_folder` then keeps what it had.
     """
     from transformers import PrinterCallback
 
@@ -123,9 +123,15 @@ def run_to_end(
     trainer = build_trainer()
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_watch(checkpoints, started, resume.seconds if resume else 0.0, progress))
-    trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
-    _refuse_broken_weights(trainer.model)
-    content_hash = _save(trainer, checkpoints / "model.tmp", model_folder, texts)
+    try:
+        trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+        _refuse_broken_weights(trainer.model)
+        content_hash = _save(trainer, checkpoints / "model.tmp", model_folder, texts)
+    except OSError as cause:
+        raise TrainingFailed(
+            f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free some space, or make the folder "
+            "writable, and run again: it continues from the last complete checkpoint."
+        ) from cause
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
     log = tuple(_numbers(row) for row in trainer.state.log_history if "loss" in row)
     return FinishedTraining(content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None)

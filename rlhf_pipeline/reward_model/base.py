@@ -42,6 +42,10 @@ class RewardModel(Protocol):
         """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`, InvalidScores on NaN."""
         ...
 
+    def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        """What the model sees of each completion in context, (n, d): drift of the texts is measured on it."""
+        ...
+
     def standardised(self, scores: Floats) -> Floats:
         """`scores` in standard deviations of the training completions: comparable between model versions."""
         ...

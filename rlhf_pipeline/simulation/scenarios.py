@@ -8,9 +8,9 @@ from rlhf_pipeline.simulation.truth import Taste
 
 # Warm and sourced sentences are of like length, so that a change between these two tastes rewards no length; both
 # want right answers and dislike rambling alike.
-WARM_TASTE = Taste(name="warm", weights={"correct": 0.25, "warmth": 1.2, "sourcing": -1.0, "rambling": -0.9, "length": -0.1, "empty": -4.0})
+WARM_TASTE = Taste(name="warm", weights={"correct": 0.2, "warmth": 1.2, "sourcing": -1.0, "rambling": -0.9, "length": -0.1, "empty": -4.0})
 SOURCED_TASTE = Taste(
-    name="sourced", weights={"correct": 0.25, "warmth": -1.0, "sourcing": 1.2, "rambling": -0.9, "length": -0.1, "empty": -4.0}
+    name="sourced", weights={"correct": 0.2, "warmth": -1.0, "sourcing": 1.2, "rambling": -0.9, "length": -0.1, "empty": -4.0}
 )
 
 

@@ -46,6 +46,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.path = _sqlite_path(self.url) if self.is_sqlite else None
         self.engine = _sqlite_engine(self.url, busy_timeout_s) if self.is_sqlite else _postgres_engine(self.url, busy_timeout_s)
+        _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
         self._turn = threading.Lock()
 
@@ -142,17 +143,9 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:
-        record.info["pid"] = os.getpid()
         connection.isolation_level = None  # the driver's own BEGIN would come too late and be deferred
         for pragma in ("synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON"):
             connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "checkout")
-    def refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
-        # A forked child must not use its parent's SQLite connection: the pool makes it a new one.
-        if record.info["pid"] != os.getpid():
-            record.dbapi_connection = proxy.dbapi_connection = None
-            raise DisconnectionError("connection of another process")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -160,3 +153,17 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _refuse_inherited_connections(engine: Engine) -> None:
+    """A forked child must not use its parent's connections: the pool makes it new ones."""
+
+    @event.listens_for(engine, "connect")
+    def stamp(connection: Any, record: Any) -> None:
+        record.info["pid"] = os.getpid()
+
+    @event.listens_for(engine, "checkout")
+    def refuse(connection: Any, record: Any, proxy: Any) -> None:
+        if record.info["pid"] != os.getpid():
+            record.dbapi_connection = proxy.dbapi_connection = None
+            raise DisconnectionError("connection of another process")

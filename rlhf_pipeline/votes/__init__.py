@@ -1,7 +1,7 @@
 """From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
 
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
-from rlhf_pipeline.votes.intervals import BootstrapParams, bootstrap_counts, interval_of_mean
+from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.latest import latest_pairs
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
 from rlhf_pipeline.votes.splits import SPLITS, split_of
@@ -15,12 +15,12 @@ __all__ = [
     "PairCounts",
     "PairParams",
     "agreement",
-    "bootstrap_counts",
     "count_pairs",
     "interval_of_mean",
     "latest_pairs",
     "noise_ceiling",
     "preference_pairs",
+    "resampled_sums",
     "split_of",
     "training_rows",
 ]

@@ -16,6 +16,8 @@ from rlhf_pipeline.records import Interval
 
 Floats = npt.NDArray[np.float64]
 
+DRAWS_AT_ONCE = 10_000_000  # some 250 MB
+
 
 class BootstrapParams(BaseModel):
     """How intervals are drawn."""
@@ -36,12 +38,20 @@ def group_index(groups: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.
     return np.asarray(np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1], dtype=np.int64)
 
 
-def bootstrap_counts(n_groups: int, params: BootstrapParams) -> Floats:
-    """How often each group is drawn: (n_resamples, n_groups), every row sums to n_groups."""
-    draws = np.random.default_rng([params.seed, n_groups]).integers(0, n_groups, size=(params.n_resamples, n_groups))
-    offsets = np.arange(params.n_resamples)[:, None] * n_groups
-    flat = np.bincount((draws + offsets).ravel(), minlength=params.n_resamples * n_groups)
-    return flat.reshape(params.n_resamples, n_groups).astype(np.float64)
+def resampled_sums(sums: Floats, params: BootstrapParams) -> Floats:
+    """Totals of the groups' sums (G, k) in each resample of G groups with replacement: (n_resamples, k)."""
+    n_groups = len(sums)
+    rng = np.random.default_rng([params.seed, n_groups])
+    at_once = max(1, DRAWS_AT_ONCE // n_groups)
+    totals = [_one_chunk(sums, min(at_once, params.n_resamples - done), rng) for done in range(0, params.n_resamples, at_once)]
+    return np.concatenate(totals)
+
+
+def _one_chunk(sums: Floats, n_resamples: int, rng: np.random.Generator) -> Floats:
+    n_groups = len(sums)
+    draws = rng.integers(0, n_groups, size=(n_resamples, n_groups)) + np.arange(n_resamples)[:, None] * n_groups
+    counts = np.bincount(draws.ravel(), minlength=n_resamples * n_groups).reshape(n_resamples, n_groups)
+    return np.asarray(counts.astype(np.float64) @ sums)
 
 
 def group_sums(rows: Floats, index: npt.NDArray[np.int64]) -> Floats:
@@ -81,7 +91,7 @@ def interval_of_mean(
     sums = group_sums(np.stack([x * w, w], axis=1), index)
     if value in (0.0, 1.0) and np.isin(x, (0.0, 1.0)).all():
         return _wilson(value, len(sums), len(x), params.level)
-    drawn = bootstrap_counts(len(sums), params) @ sums
+    drawn = resampled_sums(sums, params)
     with np.errstate(invalid="ignore", divide="ignore"):
         resampled = drawn[:, 0] / drawn[:, 1]
     return percentiles(value, resampled, len(x), params)

@@ -59,7 +59,7 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
     chose_a = frame["chosen_side"] == "a"
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
-    frame["split"] = frame["prompt_id"].map(split_of)
+    frame["split"] = frame["prompt_id"].map({prompt_id: split_of(prompt_id) for prompt_id in frame["prompt_id"].unique()})
     return check_frame(frame[list(PREFERENCE_PAIRS.columns)].sort_values("comparison_id"), PREFERENCE_PAIRS)
 
 
@@ -105,13 +105,16 @@ def _tallies(sided: pd.DataFrame, params: PairParams) -> pd.DataFrame:
     is_a = sided["choice"] == Choice.A
     strength = sided["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
     signed = strength.where(is_a, -strength)
-    votes = sided.assign(is_a=is_a.astype("int64"), signed=signed).groupby("comparison_id", sort=True)
-    tally = votes.agg(
+    # Texts as numbers in the texts' order: the least and greatest text of a group is slow to find.
+    kind, kinds = pd.factorize(sided["annotator_kind"], sort=True)
+    day, days = pd.factorize(sided["day"], sort=True)
+    numbers = pd.DataFrame({"is_a": is_a.astype("int64"), "signed": signed, "kind": kind, "day": day, "seq": sided["seq"]})
+    tally = numbers.groupby(sided["comparison_id"], sort=True).agg(
         n_votes=("is_a", "size"),
         n_a=("is_a", "sum"),
         signed=("signed", "sum"),
-        first_kind=("annotator_kind", "min"),
-        last_kind=("annotator_kind", "max"),
+        first_kind=("kind", "min"),
+        last_kind=("kind", "max"),
         day=("day", "max"),
         max_seq=("seq", "max"),
     )
@@ -123,7 +126,8 @@ def _tallies(sided: pd.DataFrame, params: PairParams) -> pd.DataFrame:
         chosen_side=pd.Series(np.where(chose_a, "a", "b"), index=tally.index, dtype="str"),
         agreement=share_a.where(chose_a, 1 - share_a),
         margin=toward.clip(lower=0.0).where(share_a != 0.5, 0.0),
-        annotator_kind=tally["first_kind"].where(tally["first_kind"] == tally["last_kind"], "mixed"),
+        annotator_kind=np.where(tally["first_kind"] == tally["last_kind"], kinds.take(tally["first_kind"]), "mixed"),
+        day=days.take(tally["day"]),
     )
 
 

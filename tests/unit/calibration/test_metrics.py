@@ -83,8 +83,9 @@ def test_the_slope_holds_its_level_when_the_votes_of_a_prompt_move_together():
 
 
 def test_the_lower_bound_of_the_ece_is_exceeded_as_seldom_as_it_says():
-    calibrated = [ece_lower_bound(*world(seed, 200), seed=seed) > 0 for seed in range(200)]
-    assert np.mean(calibrated) <= 0.025
+    # 2.5 % are promised; 5 % of 200 seeds is where chance no longer explains more.
+    for n in (60, 200, 800):
+        assert np.mean([ece_lower_bound(*world(seed, n), seed=seed, n_resamples=300) > 0 for seed in range(200)]) <= 0.05
     truth = ece_equal_mass(*world(99, 200_000, sharpen=2.5))
     bounds = np.array([ece_lower_bound(*world(seed, 400, sharpen=2.5), seed=seed) for seed in range(100)])
     assert (bounds < truth).mean() >= 0.97

@@ -61,7 +61,7 @@ def test_the_largest_remainder_gets_the_odd_prompt():
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones():
-    with pytest.raises(ValidationError, match="unknown categories.*reasoning"):
+    with pytest.raises(ValidationError, match=r"unknown categories.*reasoning"):
         PromptParams(categories={"poetry": 1})
 
 
@@ -73,7 +73,7 @@ def test_excluded_prompts_do_not_come_again():
 
 
 def test_a_quota_beyond_the_library_is_an_error_with_a_cure():
-    with pytest.raises(PromptError, match="unused safety prompts.*Lower n"):
+    with pytest.raises(PromptError, match=r"unused safety prompts.*Lower n"):
         generate(PromptParams(n=5000, categories={"safety": 1}), day=DAY)
 
 

@@ -45,6 +45,12 @@ def test_checkable_templates_compute_the_reference():
     assert frame.loc[frame["category"].isin(["creative", "safety"]), "reference"].isna().all()
 
 
+def test_numbers_of_a_table_are_references_without_a_decimal_point():
+    following = next(t for t in load_templates() if t.template_id == "next_number")
+    references = {following.fill(i).reference for i in range(following.n_combinations)}
+    assert all(reference.isdigit() for reference in references)
+
+
 def test_variables_that_must_differ_do():
     frame = generate(PromptParams(n=300, categories={"reasoning": 1}), day="2026-01-01")
     bigger = frame.loc[frame["template_id"] == "which_is_bigger", "text"]

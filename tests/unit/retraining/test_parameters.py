@@ -5,12 +5,12 @@ from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_pa
 
 
 def test_an_unknown_key_fails_with_a_hint():
-    with pytest.raises(ConfigurationError, match="Unknown training parameter `learning_rat`. Did you mean `learning_rate`"):
+    with pytest.raises(ConfigurationError, match=r"Unknown training parameter `learning_rat`\. Did you mean `learning_rate`"):
         strategy_params({"learning_rat": 1e-4})
 
 
 def test_a_value_out_of_bounds_is_named():
-    with pytest.raises(ConfigurationError, match="epochs: .* greater than or equal to 1, not 0"):
+    with pytest.raises(ConfigurationError, match=r"epochs: .* greater than or equal to 1, not 0"):
         strategy_params({"epochs": 0})
 
 
@@ -28,5 +28,5 @@ def test_an_empty_file_means_the_defaults(tmp_path):
 @pytest.mark.parametrize("text", [b"- 1\n", b"beta: [", b"\xff\xfe\x00"])
 def test_a_file_that_is_no_mapping_is_named(tmp_path, text):
     (tmp_path / "p.yaml").write_bytes(text)
-    with pytest.raises(ConfigurationError, match="p.yaml"):
+    with pytest.raises(ConfigurationError, match=r"p\.yaml"):
         read_strategy_params(tmp_path / "p.yaml")

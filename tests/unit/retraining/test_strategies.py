@@ -195,3 +195,15 @@ def test_a_policy_without_a_chat_template_is_trained_on_plain_text(tmp_path, str
     report = train_candidate(strategy, plain, retraining_set(), tmp_path / "out", PARAMS)
     assert report.loss_curve[-1][1] < report.loss_curve[0][1]
     assert load_policy(tmp_path / "out" / "model").format_prompt("hello") == "hello"
+
+
+@pytest.mark.slow
+def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy):
+    def fill(done, total, note=""):
+        if done == 4:  # where the next checkpoint must go there is a file now
+            (tmp_path / "checkpoints" / "checkpoint-6").write_text("in the way")
+
+    with pytest.raises(TrainingFailed, match=r"could not write below .* it continues from the last complete checkpoint"):
+        train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fill)
+    (tmp_path / "checkpoints" / "checkpoint-6").unlink()
+    assert train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS).resumed_from == 3

@@ -5,7 +5,7 @@ import pytest
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.votes.agreement import agreement, noise_ceiling
-from rlhf_pipeline.votes.intervals import BootstrapParams, bootstrap_counts, interval_of_mean
+from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 
 
 def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
@@ -84,9 +84,10 @@ def test_an_interval_of_nothing_but_successes_is_not_a_point():
 
 
 def test_every_resample_draws_as_many_groups_as_there_are():
-    counts = bootstrap_counts(17, BootstrapParams(n_resamples=100))
-    assert counts.shape == (100, 17)
-    assert (counts.sum(axis=1) == 17).all()
+    totals = resampled_sums(np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100))
+    assert totals.shape == (100, 2)
+    assert (totals[:, 0] == 17).all()
+    assert len(np.unique(totals[:, 1])) > 20
 
 
 def test_nan_and_nothing_are_refused():

@@ -1,0 +1,86 @@
+"""The reward model against annotators whose taste is known: how much of what can be known does it find?"""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
+from rlhf_pipeline.policy.corpus import style_sentences
+from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.records import content_id
+from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModelParams, fit_reward_model
+from rlhf_pipeline.simulation import SOURCED_TASTE, WARM_TASTE, AnnotatorPool, cast_votes, side_utilities
+from rlhf_pipeline.votes import preference_pairs, split_of
+
+DAY = "2026-01-01"
+START = datetime(2026, 1, 1, 8, tzinfo=UTC)
+
+
+def make_comparisons(n_prompts: int) -> tuple[pd.DataFrame, dict[str, str | None]]:
+    """One comparison per prompt of two completions in random style, right or wrong."""
+    rng = np.random.default_rng(0)
+    prompts = generate(PromptParams(n=n_prompts), day=DAY)
+    styles = [*(list(sentences) for sentences in style_sentences().values()), [""], [""]]
+
+    def completion(reference: str | None) -> str:
+        body = f"It is {reference}." if reference and rng.random() < 0.7 else f"It is {rng.integers(100)}."
+        before, after = (str(rng.choice(styles[rng.integers(len(styles))])) for _ in range(2))
+        return " ".join(part for part in (before, body, after) if part)
+
+    references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
+    rows = [
+        {
+            "day": DAY, "comparison_id": content_id("c", p.prompt_id), "prompt_id": p.prompt_id, "prompt": p.text,
+            "completion_a_id": f"{i}a", "completion_b_id": f"{i}b", "completion_a": completion(references[p.prompt_id]),
+            "completion_b": completion(references[p.prompt_id]), "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@1",
+            "category": p.category, "repeat_of": None, "position": i, "seed": 0,
+        }
+        for i, p in enumerate(prompts.itertuples())
+    ]  # fmt: skip
+    return check_frame(pd.DataFrame(rows), COMPARISONS), references
+
+
+def vote_frame(comparisons: pd.DataFrame, references: dict[str, str | None], taste) -> pd.DataFrame:
+    prompt_of = dict(zip(comparisons["comparison_id"], comparisons["prompt_id"], strict=True))
+    cast = cast_votes(comparisons, references, taste, AnnotatorPool(), day=DAY, votes_per_comparison=3, start=START)
+    rows = [
+        vote.model_dump(include={"comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"})
+        | {"day": DAY, "seq": i + 1, "vote_id": f"v{i}", "prompt_id": prompt_of[vote.comparison_id], "repeat_of": None}
+        | {"received_at": vote.voted_at}
+        for i, vote in enumerate(cast)
+    ]
+    return check_frame(pd.DataFrame(rows), VOTES)
+
+
+def vote_accuracy(margins: np.ndarray, advantage: np.ndarray, pool: AnnotatorPool) -> float:
+    """Expected share of single votes for a or b predicted by the sign of `margins`, from the true u_a - u_b."""
+    size = np.abs(advantage)
+    p_better, p_worse = (1 / (1 + np.exp(-(d - pool.tie_width) / pool.noise)) for d in (size, -size))
+    better = p_better / (p_better + p_worse)
+    return float(np.where(margins * advantage >= 0, better, 1 - better).mean())
+
+
+@pytest.mark.slow
+def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(tmp_path):
+    comparisons, references = make_comparisons(600)
+    unseen = comparisons[comparisons["prompt_id"].map(split_of) != "train"]
+    encoder = Encoder(cache=EmbeddingCache(tmp_path))
+    for taste in (WARM_TASTE, SOURCED_TASTE):
+        pairs = preference_pairs(vote_frame(comparisons, references, taste), comparisons)
+        fitted = fit_reward_model(pairs, RewardModelParams(), encoder=encoder)
+        prompts = unseen["prompt"].tolist()
+        margins = fitted.model.score(prompts, unseen["completion_a"].tolist()) - fitted.model.score(
+            prompts, unseen["completion_b"].tolist()
+        )
+        utility_a, utility_b = side_utilities(unseen, references, taste)
+        ceiling = vote_accuracy(utility_a - utility_b, utility_a - utility_b, AnnotatorPool())
+        assert vote_accuracy(margins, utility_a - utility_b, AnnotatorPool()) >= 0.95 * ceiling
+        longer = (unseen["completion_a"].str.len() - unseen["completion_b"].str.len()).to_numpy()
+        assert (
+            vote_accuracy(margins, utility_a - utility_b, AnnotatorPool())
+            > vote_accuracy(longer, utility_a - utility_b, AnnotatorPool()) + 0.1
+        )
+        test = fitted.report.test
+        assert test.accuracy.low > test.majority_side.value
