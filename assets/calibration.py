@@ -39,6 +39,9 @@ def calibration(
     """The best of temperature, Platt and isotonic, or none. The version becomes champion if it predicts no worse than the last one."""
     pairs, judge = latest_pairs(preference_pairs), champions.judge(reward_model)
     assert judge is not None  # a version was given
+    # What votes before the change are worth was found when the reward model was fitted; here it only has to be the same.
+    weight = reward_model.params.get("weight_before_change")
+    config = config if weight is None else config.model_copy(update={"weight_before_change": float(weight)})
     calibrator, report = calibrate(
         pairs,
         judge.reward_model,

@@ -43,7 +43,7 @@ def reward_model(
         progress=progress("reward_model"),
     )
     report, test = fitted.report, fitted.report.test
-    metrics = {"n_train": report.n_train, "n_before_change": report.n_before_change}
+    metrics = {"n_train": report.n_train, "n_before_change": report.n_before_change, "weight_before_change": report.weight_before_change}
     if test is not None:
         metrics |= {"test_accuracy": test.accuracy.value, "longer_wins": test.longer_wins.value, "test_log_loss": test.log_loss.value}
     if report.test_since_change is not None:
@@ -55,7 +55,7 @@ def reward_model(
             Path(folder) / "reward_model",
             run=run,
             metrics=metrics,
-            params=config.model_dump(mode="json"),
+            params=config.model_dump(mode="json") | {"weight_before_change": report.weight_before_change},
             parent=champion.label if champion else None,
             data_hash=report.data_hash,
             data_seq=report.max_seq,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Loop:
         self.run("collection", day, partition_key=day)
         self.run("simulated_voting", day, run_config={"ops": {"cast_simulated_votes": {"config": {"day": day}}}})
         for sensor in SENSORS:
-            while requests := self.tick(sensor):
+            while requests := self.tick(sensor, day):
                 for request in requests:
                     self.run(request.job_name or self._job_of(sensor), day, **self._arguments(request, sensor))
 
@@ -66,12 +67,15 @@ class Loop:
                 f"{job} of {day} failed: {_failures(result)}. `make dev` shows the run {result.run_id[:8]}; run the demo again to go on."
             )
 
-    def tick(self, name: str) -> list[dg.RunRequest]:
+    def tick(self, name: str, day: str) -> list[dg.RunRequest]:
         """Evaluate one sensor on its cursor, as the daemon does, and return the runs it asks for."""
         cursors = self._read_cursors()
         sensor = self.defs.get_sensor_def(name)
         with dg.build_sensor_context(
-            instance=self.instance, cursor=cursors.get(name), resources={"store": self.store}, repository_def=self._repository
+            instance=self.instance,
+            cursor=cursors.get(name),
+            resources={"store": self.store, "now": lambda: end_of(day)},
+            repository_def=self._repository,
         ) as context:
             data = sensor.evaluate_tick(context)
         for event in data.asset_events:
@@ -91,6 +95,11 @@ class Loop:
 
     def _read_cursors(self) -> dict[str, str]:
         return dict(json.loads(self.cursors.read_text())) if self.cursors.exists() else {}
+
+
+def end_of(day: str) -> datetime:
+    """The moment a simulated day's sensors tick: cool-downs are counted in simulated days."""
+    return datetime.combine(date.fromisoformat(day), time(23), UTC)
 
 
 def stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:

@@ -22,6 +22,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
         "registry": registry,
         "champions": Champions(open_store(settings), registry, settings.cache, settings.encoder),
         "progress": logged_progress(),
+        "now": utc_now,
         "clock": lambda day: utc_now(),
     }
     if settings.annotators == "simulated":

@@ -15,10 +15,10 @@ import pandas as pd
 
 from rlhf_pipeline.calibration import Calibrator, calibrator_from_json
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.completions import CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
+from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
@@ -72,13 +72,17 @@ class Champions:
         return self.registry.folder(version or self.policy(), self.cache)
 
     def backend(self, settings: Settings) -> CompletionBackend:
-        """What completes prompts: the champion policy on this machine, a server, or the template null member."""
+        """What completes prompts: the champion policy on this machine, a server, the template null member, or an installed backend."""
         if settings.completion_backend == "template":
             return TemplateBackend()
         if settings.completion_backend == "openai_compatible":
             return OpenAICompatibleBackend(base_url=settings.base_url, model=settings.api_model, api_key=settings.api_key)
-        champion = self.policy()
-        return LocalBackend(self.policy_folder(champion), model_version=champion.label)
+        if settings.completion_backend == "local":
+            champion = self.policy()
+            return LocalBackend(self.policy_folder(champion), model_version=champion.label)
+        if settings.completion_backend not in BACKENDS:
+            raise ConfigurationError(f"No completion backend {settings.completion_backend!r}. Known: {', '.join(BACKENDS)}.")
+        return BACKENDS[settings.completion_backend]()
 
     def version(self, label: str) -> ModelVersion:
         """The reward model `name@version`. Raises ModelNotFound."""

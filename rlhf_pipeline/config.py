@@ -39,7 +39,7 @@ class Settings(BaseModel):
     annotators: Literal["human", "simulated"] = Field(default="human", description="Who votes; `simulated` adds the simulated_voting job")
     scenario: str = Field(default="taste_change", description="Simulation scenario, where annotators are simulated")
     sensors_running: bool = Field(default=True, description="Sensors and schedules start RUNNING")
-    completion_backend: Literal["local", "openai_compatible", "template"] = Field(default="local", description="What completes prompts")
+    completion_backend: str = Field(default="local", description="What completes prompts: local, openai_compatible, template, or an installed one")
     policy: str | None = Field(default=None, description="Hub id or folder of a causal LM; empty = the embedded policy")
     encoder: str | None = Field(default=None, description="Hub id or folder of the sentence encoder; empty = the offline package")
     base_url: str = Field(default="http://127.0.0.1:8000/v1", description="Of the openai_compatible backend")

@@ -5,6 +5,7 @@ attempt, and a decision counts as submitted only once its run is found. So a cha
 between decision and submission, none doubled by a re-tick, a cursor reset or a second daemon.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -26,18 +27,19 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
     model_name = f"{settings.project}.reward_model"
 
     @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=10, default_status=status)
-    def retrain(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    def retrain(
+        context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store], now: dg.ResourceParam[Callable[[], datetime]]
+    ) -> dg.SensorResult | dg.SkipReason:
         """Settles what ran, decides on new events, requests what is pending."""
-        now = datetime.now(UTC)
         _settle(context.instance, store)
         champion = store.promotions.champion(model_name)
         label = f"{champion.model_name}@{champion.version}" if champion else None
-        decision = store.decisions.decide(partial(decide, params=TriggerParams()), now=now, champion=label)
+        decision = store.decisions.decide(partial(decide, params=TriggerParams()), now=now(), champion=label)
         requests = [
             request(pending)
             for pending in store.decisions.pending()
             if run_of(context.instance, run_key(settings.project, pending)) is None
-            and store.decisions.lease(pending.decision_id, pending.attempt, now=now, lease=SUBMISSION_LEASE)
+            and store.decisions.lease(pending.decision_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
         ]
         if requests:
             return dg.SensorResult(run_requests=requests)
@@ -70,8 +72,8 @@ def run_key(project: str, decision: TriggerDecision) -> str:
 
 
 def run_config(decision: TriggerDecision) -> dict[str, object]:
-    """Votes before the change are down-weighted by reward model and selection alike."""
+    """Votes before the change are down-weighted by reward model, calibration and selection alike."""
     if decision.change_seq is None:
         return {}
     change = {"config": {"change_seq": decision.change_seq}}
-    return {"ops": {"reward_model": change, "retraining_set": change}}
+    return {"ops": {"reward_model": change, "calibration": change, "retraining_set": change}}

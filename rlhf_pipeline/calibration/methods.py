@@ -8,13 +8,15 @@ from rlhf_pipeline.calibration.isotonic import IsotonicCalibration
 from rlhf_pipeline.calibration.platt import PlattScaling
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.errors import ModelError
+from rlhf_pipeline.plugins import Members
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
+_OWN: dict[str, type[Calibrator]] = {
     NoCalibration.name: NoCalibration,
     TemperatureScaling.name: TemperatureScaling,
     PlattScaling.name: PlattScaling,
     IsotonicCalibration.name: IsotonicCalibration,
 }
+CALIBRATORS = Members("calibration", _OWN)
 
 
 def calibrator_from_json(state: dict[str, Any]) -> Calibrator:

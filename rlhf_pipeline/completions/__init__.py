@@ -7,13 +7,15 @@ from rlhf_pipeline.completions.engine import CompletionParams, complete_prompts
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.template import TemplateBackend
+from rlhf_pipeline.plugins import Members
 
-# Each is made with arguments of its own: a folder, an address, or nothing.
-BACKENDS: dict[str, Callable[..., CompletionBackend]] = {
+# Each is made with arguments of its own: a folder, an address, or nothing. Those of other packages are made with nothing.
+_OWN: dict[str, Callable[..., CompletionBackend]] = {
     "template": TemplateBackend,
     "local": LocalBackend,
     "openai_compatible": OpenAICompatibleBackend,
 }
+BACKENDS = Members("completions", _OWN)
 
 __all__ = [
     "BACKENDS",

@@ -1,6 +1,7 @@
 """When several detectors together are believed. Knows events; knows neither cool-down nor retraining."""
 
 from collections.abc import Iterable, Sequence
+from statistics import median_low
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,19 +27,30 @@ def sources(events: Iterable[DriftEvent]) -> list[str]:
 
 
 def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tuple[DriftEvent, ...]:
-    """The events of the latest `confirmation_window` votes in which enough distinct detectors report; () if none has."""
+    """The events of the `confirmation_window` votes in which most distinct detectors report; () if too few ever do.
+
+    Of windows with equally many the first counts: a detector that fires again in a world that stays changed has nothing
+    new to say about when it changed.
+    """
+    best: tuple[DriftEvent, ...] = ()
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
-    for last in reversed(ordered):
-        span = tuple(e for e in ordered if last.seq - params.confirmation_window < e.seq <= last.seq)
-        if len(sources(span)) >= params.confirmations:
-            return span
-    return ()
+    for first in ordered:
+        span = tuple(e for e in ordered if first.seq <= e.seq < first.seq + params.confirmation_window)
+        if len(sources(span)) > len(sources(best)):
+            best = span
+    return best if len(sources(best)) >= params.confirmations else ()
 
 
 def change_seq(events: Sequence[DriftEvent]) -> int | None:
-    """The earliest vote at which an event dates the change. A calibration test only knows its day, so detectors go first."""
+    """The (lower) median of the votes at which the detectors date the change, each by its first event.
+
+    One detector's early or late guess moves a median little. A calibration test only knows its day, so detectors go first.
+    """
     for kind in ("drift", "calibration"):
-        dated = [event.change_seq for event in events if event.kind == kind and event.change_seq is not None]
+        dated: dict[str, int] = {}
+        for event in sorted(events, key=lambda event: (event.seq, event.event_id)):
+            if event.kind == kind and event.change_seq is not None:
+                dated.setdefault(source_of(event), event.change_seq)
         if dated:
-            return min(dated)
+            return median_low(dated.values())
     return None

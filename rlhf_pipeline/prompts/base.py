@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -23,7 +23,7 @@ class PromptParams(BaseModel):
     n: int = Field(100, description="Prompts per day", ge=1, le=100_000)
     categories: dict[str, float] = Field({}, description="Share per category; empty = the source's own, templates: all six equally")
     difficulties: dict[str, float] = Field({}, description="Share per difficulty within each category; empty = as they come")
-    source: Literal["templates", "dataset", "freeform"] = Field("templates", description="Generator of the prompts")
+    source: str = Field("templates", description="Generator of the prompts: templates, dataset, freeform, or an installed one")
     seed: int = Field(0, description="Seed; the seed of a day is derived from it and the day", ge=0)
 
     @field_validator("categories", "difficulties")

@@ -98,9 +98,8 @@ def load_templates(path: Path | None = None) -> tuple[Template, ...]:
     Raises PromptError naming template and row (its number in the file) for a variable of the text that is not
     defined, an unknown list, table, rule or category, or a template without text; and for a file that is no YAML.
     """
-    return _load(
-        LIBRARY if path is None else path, (LIBRARY if path is None else path).stat().st_mtime_ns if path is None or path.exists() else 0
-    )
+    path = LIBRARY if path is None else path
+    return _load(path, path.stat().st_mtime_ns if path.exists() else 0)
 
 
 @cache

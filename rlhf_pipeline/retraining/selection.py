@@ -41,7 +41,8 @@ def select(
 
     information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes predicted wrongly. Pairs
     whose last vote came before `change_seq` get the sampling weight `weight_before_change` and rank by information *
-    weight, so that they only fill what newer pairs leave free. Pairs of calib, test and frozen prompts are never taken. Equal
+    weight, so that they only fill what newer pairs leave free; those whose choice the reward model, refitted since, no
+    longer predicts are left out. Pairs of calib, test and frozen prompts are never taken. Equal
     inputs in another order give the same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or outside 0 to 1.
@@ -54,13 +55,15 @@ def select(
     judged = _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
     disagreement = _disagreement(judged, p_chosen)
     is_old = (usable["max_seq"] < change_seq) if change_seq is not None else pd.Series(False, index=usable.index)
+    # A vote from before the change that the refitted model contradicts is an answer to a question nobody asks any more.
+    is_obsolete = is_old & (p_chosen < 0.5)
     information = params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs()) + params.disagreement_weight * disagreement
     chosen = usable.assign(
         weight=np.where(is_old, params.weight_before_change, 1.0),
         information=information,
         reason=[_reason(*row, change_seq) for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, is_old, strict=True)],
     )
-    chosen = chosen[chosen["weight"] > 0]
+    chosen = chosen[(chosen["weight"] > 0) & ~is_obsolete]
     _refuse_few(len(chosen), len(checked), params.min_pairs)
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(["_rank", "comparison_id"], ascending=[False, True])
     return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)

@@ -3,15 +3,17 @@
 from pathlib import Path
 
 from rlhf_pipeline.errors import ModelError
+from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.reward_model.base import RewardModel, preference_probability, read_config
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.training import FittedRewardModel, RewardModelParams, RewardModelReport, fit_reward_model
 
-REWARD_MODELS: dict[str, type[RewardModel]] = {
+_OWN: dict[str, type[RewardModel]] = {
     EmbeddingRewardModel.name: EmbeddingRewardModel,
 }
+REWARD_MODELS = Members("reward_model", _OWN)
 
 
 def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> RewardModel:

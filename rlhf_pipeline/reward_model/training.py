@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
@@ -14,14 +15,24 @@ from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
+
+DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few new ones to choose by
+WEIGHTS_TRIED = (0.0, 0.03, 0.1, 0.3, 1.0)
+WEIGHT_FOLDS = 3
+MIN_NEW_PAIRS = 60
 
 
 class RewardModelParams(EmbeddingParams):
     """How a reward model is fitted for the loop."""
 
     kind: Literal["embedding"] = Field(default="embedding", description="Which reward model")
-    weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
+    weight_before_change: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Weight of pairs voted before a detected change of taste; empty = the one that best predicts pairs voted since",
+    )
     allow_mixed_annotators: bool = Field(
         default=False, description="Fit on votes of humans and of simulated or machine annotators together"
     )
@@ -65,6 +76,8 @@ class RewardModelReport(Record):
     data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
     max_seq: int = Field(description="highest vote seq those pairs rest on")
     change_seq: int | None = None
+    weight_before_change: float = Field(default=1.0, description="what pairs voted before the change counted")
+    weights_tried: dict[str, float] = Field(default={}, description="that weight -> log loss on held-out pairs voted since the change")
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,9 @@ def fit_reward_model(
     train = _split(pairs, "train")
     if train.empty:
         raise NotEnoughData(f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more prompts.")
-    weights = change_weights(train, change_seq, params.weight_before_change)
     model = EmbeddingRewardModel(params.embedding(), encoder)
+    weight_before, tried = _weight_before(train, params, model.encoder, change_seq)
+    weights = change_weights(train, change_seq, weight_before)
     n_truncated = model.encoder.n_truncated
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
     test, since = _judge(model, pairs, params, change_seq, progress)
@@ -117,8 +131,47 @@ def fit_reward_model(
         data_hash=frame_hash(pairs),
         max_seq=int(pairs["max_seq"].max()),
         change_seq=change_seq,
+        weight_before_change=weight_before,
+        weights_tried=tried,
     )
     return FittedRewardModel(model, report)
+
+
+def _weight_before(
+    train: pd.DataFrame, params: RewardModelParams, encoder: Encoder, change_seq: int | None
+) -> tuple[float, dict[str, float]]:
+    """How much the votes before a change are worth now: by cross-validation over the prompts voted on since.
+
+    How far taste moved is not known beforehand: after a small change the old votes still teach, after a reversal they
+    teach the wrong thing. With too few new pairs to tell, DEFAULT_WEIGHT.
+    """
+    if change_seq is None:
+        return 1.0, {}
+    if params.weight_before_change is not None:
+        return params.weight_before_change, {}
+    is_new = (train["max_seq"] >= change_seq).to_numpy()
+    if is_new.sum() < MIN_NEW_PAIRS or not (~is_new).any():
+        return DEFAULT_WEIGHT, {}
+    losses = {f"{weight:g}": _held_out_loss(train, is_new, weight, params, encoder) for weight in WEIGHTS_TRIED}
+    return float(min(losses, key=lambda weight: (losses[weight], float(weight)))), losses
+
+
+def _held_out_loss(train: pd.DataFrame, is_new: npt.NDArray[np.bool_], weight: float, params: RewardModelParams, encoder: Encoder) -> float:
+    """Log loss per vote on new pairs, each predicted by a model that saw no pair of its prompt."""
+    total = n_votes = 0.0
+    fold = group_index(train["prompt_id"].to_numpy(), len(train)) % WEIGHT_FOLDS
+    for k in range(WEIGHT_FOLDS):
+        outside = is_new & (fold == k)
+        inside = (fold != k) & (is_new | (weight > 0))
+        model = EmbeddingRewardModel(params.embedding(), encoder)
+        model.fit(train[inside].reset_index(drop=True), weights=np.where(is_new[inside], 1.0, weight))
+        test = train[outside]
+        prompts, n = test["prompt"].tolist(), len(test)
+        scores = model.score([*prompts, *prompts], [*test["chosen"], *test["rejected"]])
+        margins, votes = scores[:n] - scores[n:], test["n_votes"].to_numpy(dtype=np.float64)
+        losses = np.logaddexp(0.0, -margins) + (1 - test["agreement"].to_numpy(dtype=np.float64)) * margins
+        total, n_votes = total + float(votes @ losses), n_votes + float(votes.sum())
+    return total / n_votes
 
 
 def change_weights(pairs: pd.DataFrame, change_seq: int | None, weight_before: float) -> Floats:

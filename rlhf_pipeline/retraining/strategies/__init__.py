@@ -5,13 +5,15 @@ from pathlib import Path
 import pandas as pd
 
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params, strategy_params
 from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
 from rlhf_pipeline.retraining.strategies.sft import SFT
 
-STRATEGIES: dict[str, type[Strategy]] = {"dpo": DPO, "sft": SFT}
+_OWN: dict[str, type[Strategy]] = {"dpo": DPO, "sft": SFT}
+STRATEGIES = Members("retraining.strategies", _OWN)
 
 __all__ = ["STRATEGIES", "Strategy", "StrategyParams", "TrainingReport", "read_strategy_params", "strategy_params", "train_candidate"]
 

@@ -40,6 +40,28 @@ def test_a_batch_of_one_equals_a_batch_of_eight(policy):
     assert policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, batch_size=3, **options) == together
 
 
+def test_a_draw_decided_on_the_row_alone_is_the_same_draw(policy, monkeypatch):
+    options = {"temperature": 0.9, "top_p": 0.95, "seeds": range(8), "max_new_tokens": 10}
+    in_batch = policy.generate(PROMPTS, **options)
+    monkeypatch.setattr("rlhf_pipeline.policy.sampling.LOGIT_TOLERANCE", 1e9)  # nothing is decided in the batch
+    assert policy.generate(PROMPTS, **options) == in_batch
+
+
+def test_a_model_of_another_family_is_a_policy_too(policy, tmp_path):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    ends = {"bos_token_id": 3, "eos_token_id": 3}
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(policy.tokenizer), **shape, **ends)).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    other = load_policy(tmp_path)
+    together = other.generate(PROMPTS, seeds=range(8), max_new_tokens=8)
+    assert together == [other.generate([p], seeds=[i], max_new_tokens=8)[0] for i, p in enumerate(PROMPTS)]
+    assert other.context_length == 64
+
+
 def test_rounding_within_a_batch_stays_below_the_tolerance_of_sampling(policy):
     import torch
 

@@ -1,0 +1,213 @@
+"""Small real projects to run the pipeline on: a policy of a few seconds' training, a home below the test's folder, no mocks."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.config import ENV_PREFIX, Settings, silence_telemetry
+from rlhf_pipeline.policy import PretrainingParams, pretrain
+from rlhf_pipeline.policy.corpus import CorpusParams
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = {"console": {"config": {"log_level": "CRITICAL"}}}
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+# The smallest policy whose completions differ in what simulated annotators care about: 3 s of training.
+SMALL_POLICY = PretrainingParams(
+    corpus=CorpusParams(n_texts=1500), n_vocabulary=512, hidden=48, layers=1, intermediate=96, steps=90, batch_size=16
+)
+
+# Before definitions load: a developer's own settings do not reach the tests, and no library reports home.
+for key in [k for k in os.environ if k.startswith(ENV_PREFIX)]:
+    del os.environ[key]
+silence_telemetry()
+
+
+def op_config(**by_asset: Mapping[str, Any]) -> dict[str, Any]:
+    """Run configuration from `asset={"parameter": value}`."""
+    return {"ops": {name: {"config": dict(config)} for name, config in by_asset.items()}}
+
+
+@dataclass
+class Project:
+    """One initialised project, and its jobs and sensors as the daemon would run them, in this process."""
+
+    settings: Settings
+    instance: dg.DagsterInstance
+    overrides: dict[str, Any] = field(default_factory=dict)
+    cursors: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def defs(self) -> dg.Definitions:
+        from definitions import definitions_for
+
+        return definitions_for(self.settings, **self.overrides)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store.open(self.settings.store_url, organization=self.settings.organization, project=self.settings.project)
+
+    @cached_property
+    def registry(self) -> Registry:
+        return self.champions.registry
+
+    @cached_property
+    def champions(self) -> Champions:
+        return Workspace(self.settings).champions
+
+    @property
+    def files(self) -> Artefacts:
+        return Artefacts(self.settings.frames)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a process that works on this project."""
+        own = {
+            f"{ENV_PREFIX}{name}".upper(): str(getattr(self.settings, name)) for name in self.settings.model_fields_set if name != "api_key"
+        }
+        return os.environ | own | {"DAGSTER_HOME": str(self.settings.home / "dagster"), "PYTHONPATH": str(ROOT)}
+
+    def day(self, index: int) -> str:
+        """Day `index` of the project, the first is 0."""
+        return (self.settings.start_day + timedelta(days=index)).isoformat()
+
+    def run(
+        self, job: str, day: str | None = None, until: str | None = None, *, ok: bool = True, tags: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> dg.ExecuteInProcessResult:  # fmt: skip
+        """One job, for a day or for the days `day` to `until` in one run; fails the test unless it ends as `ok` says."""
+        arguments: dict[str, Any] = {"tags": dict(tags or {})}
+        if until is not None:
+            assert day is not None
+            arguments["tags"] |= {RANGE_START: day, RANGE_END: until}
+        elif day is not None:
+            arguments["partition_key"] = day
+        result = self.defs.resolve_job_def(job).execute_in_process(
+            instance=self.instance, raise_on_error=False, run_config={**(config or {}), "loggers": QUIET}, **arguments
+        )
+        assert result.success is ok, self.errors(result)
+        return result
+
+    def materialise(
+        self, stages: list[str], day: str | None = None, until: str | None = None, *, ok: bool = True, config: Mapping[str, Any] | None = None
+    ) -> dg.ExecuteInProcessResult:  # fmt: skip
+        """Only these stages, as a person would in the UI."""
+        from assets import STAGES
+        from resources import resources_for
+
+        range_tags = {RANGE_START: day, RANGE_END: until} if day and until else {}
+        result = dg.materialize(
+            STAGES, selection=stages, resources=resources_for(self.settings) | self.overrides, instance=self.instance, tags=range_tags,
+            partition_key=None if until else day, run_config={**(config or {}), "loggers": QUIET}, raise_on_error=False,
+        )  # fmt: skip
+        assert result.success is ok, self.errors(result)
+        return result
+
+    def collect(self, day: str, *, n: int = 30, ok: bool = True, **config: Any) -> dg.ExecuteInProcessResult:
+        """A small day's collection: `n` prompts, six pairs of each."""
+        small = {
+            "prompts": {"n": n},
+            "completions": {"max_new_tokens": 20},
+            "comparisons": {"pairs_per_prompt": 6},
+        }
+        return self.run("collection", day, ok=ok, config=op_config(**small | config))
+
+    def vote(self, day: str) -> dg.ExecuteInProcessResult:
+        return self.run("simulated_voting", config=op_config(cast_simulated_votes={"day": day}))
+
+    def tick(self, sensor: str, *, keep_cursor: bool = True) -> Any:
+        """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the daemon does."""
+        found = self.defs.get_sensor_def(sensor)
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=self.cursors.get(sensor), resources={"store": self.store},
+            repository_def=self.defs.get_repository_def(),
+        ) as context:  # fmt: skip
+            data = found.evaluate_tick(context)
+        for event in data.asset_events:
+            self.instance.report_runless_asset_event(event)
+        if keep_cursor and data.cursor is not None:
+            self.cursors[sensor] = data.cursor
+        return data
+
+    def run_request(
+        self, request: dg.RunRequest, sensor: str, *, ok: bool = True, config: Mapping[str, Any] | None = None
+    ) -> dg.ExecuteInProcessResult:  # fmt: skip
+        """The run that a sensor asked for, under its run key; `config` is merged into the requested one, stage by stage."""
+        job = request.job_name or {"votes": "feedback"}.get(sensor, sensor)
+        tags = {k: v for k, v in request.tags.items() if k != "dagster/partition"} | {"dagster/run_key": request.run_key or ""}
+        merged = json.loads(json.dumps(request.run_config or {}))
+        for stage, more in (config or {}).get("ops", {}).items():
+            merged.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(more["config"])
+        return self.run(job, request.partition_key, ok=ok, tags=tags, config=merged)
+
+    @staticmethod
+    def errors(result: dg.ExecuteInProcessResult) -> str:
+        """`step: Error: message` of every failed step, the root cause of each."""
+        lines = []
+        for event in result.all_events:
+            if event.event_type_value == "STEP_FAILURE":
+                error = event.step_failure_data.error
+                while error.cause is not None:
+                    error = error.cause
+                lines.append(f"{event.step_key}: {str(error.message).strip()}")
+        return "\n".join(lines)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_libraries() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=dg.BetaWarning)
+        warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+        yield
+
+
+@pytest.fixture(scope="session")
+def small_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy folder for tests, trained once per session."""
+    folder = tmp_path_factory.mktemp("policy") / "small"
+    pretrain(folder, SMALL_POLICY)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Iterator[Callable[..., Project]]:
+    """`make_project(persistent=False, overrides={}, **settings)`: a fresh initialised project.
+
+    Simulated annotators and the small policy by default; `completion_backend="template"` makes no use of it. A persistent
+    one keeps Dagster's runs below its home, where other processes find them.
+    """
+    opened: list[Project] = []
+
+    def make(*, persistent: bool = False, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
+        from assets.partitions import DAYS
+
+        home = tmp_path_factory.mktemp("home")
+        first = date.fromisoformat(DAYS.get_first_partition_key() or "")
+        values: dict[str, Any] = {"home": home, "start_day": first, "annotators": "simulated", "policy": str(small_policy)}
+        project_settings = Settings(**values | settings)
+        initialise(Workspace(project_settings))
+        instance = (
+            dg.DagsterInstance.from_config(str(home / "dagster")) if persistent else dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
+        )
+        project = Project(project_settings, instance, overrides or {})
+        opened.append(project)
+        return project
+
+    yield make
+    for project in opened:
+        project.store.close()
+        project.instance.dispose()

@@ -1,0 +1,71 @@
+from importlib.metadata import distributions
+
+import pytest
+
+from rlhf_pipeline.completions import BACKENDS
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.plugins import Members
+
+MODULE = """
+from rlhf_pipeline.completions import CompletionResult
+
+class Echo:
+    name, model_version = "echo", "echo-1"
+
+    def complete(self, requests):
+        for request in requests:
+            yield CompletionResult(text=request.prompt, n_tokens=1)
+"""
+
+
+def distribution(folder, *lines, group="completions"):
+    """An installed package as pip leaves it: a dist-info folder beside a module."""
+    info = folder / "echo_backend-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-backend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rlhf_pipeline.{group}]\n" + "".join(f"{line}\n" for line in lines))
+    (folder / "echo_backend.py").write_text(MODULE)
+    return lambda name: [p for d in distributions(path=[str(folder)]) for p in d.entry_points.select(group=name)]
+
+
+def test_a_package_adds_its_backend_to_the_folders_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    members = Members("completions", dict(BACKENDS), distribution(tmp_path, "echo = echo_backend:Echo"))
+    assert list(members) == ["template", "local", "openai_compatible", "echo"]
+    assert len(members) == 4
+    assert members["echo"]().model_version == "echo-1"
+
+
+def test_an_installed_package_is_found_without_being_named(tmp_path, monkeypatch):
+    distribution(tmp_path, "echo = echo_backend:Echo")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "echo" in Members("completions", {})
+    assert "echo" not in Members("drift", {})
+
+
+def test_nothing_is_imported_before_the_mapping_is_read(tmp_path):
+    asked = []
+    members = Members("drift", {"ddm": int}, lambda group: asked.append(group) or [])
+    assert asked == []
+    assert list(members) == ["ddm"]
+    assert asked == ["rlhf_pipeline.drift"]
+
+
+def test_two_members_of_one_name_are_refused_by_package(tmp_path):
+    members = Members("completions", {"template": int}, distribution(tmp_path, "template = echo_backend:Echo"))
+    with pytest.raises(ConfigurationError, match=r"echo-backend registers 'template'.*taken"):
+        list(members)
+
+
+@pytest.mark.parametrize("value", ["echo_backend:Missing", "no_such_module:Echo"])
+def test_a_member_that_cannot_be_imported_names_its_package(tmp_path, monkeypatch, value):
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match="echo-backend registers 'echo'.*cannot be imported.*uninstall"):
+        list(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
+
+
+def test_an_unknown_name_is_missing_as_in_a_dict():
+    assert "nothing" not in BACKENDS
+    assert BACKENDS.get("nothing") is None
+    with pytest.raises(KeyError):
+        BACKENDS["nothing"]
