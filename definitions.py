@@ -15,6 +15,7 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from assets import STAGES  # noqa: E402
 from jobs.collection import collection, collection_schedule  # noqa: E402
+from jobs.executors import light_executor  # noqa: E402
 from jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
 from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
 from jobs.retraining import retraining  # noqa: E402
@@ -41,7 +42,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         schedules=[schedule(schedule_status) for schedule in schedules],
         sensors=[sensor(settings, sensor_status) for sensor in sensors],
         resources=resources_for(settings) | overrides,
-        executor=dg.in_process_executor,
+        executor=light_executor,
     )
 
 

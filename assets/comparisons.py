@@ -34,17 +34,13 @@ def comparisons(
     clock: dg.ResourceParam[Callable[[str], datetime]],
 ) -> Iterator[Any]:
     """What people judge. The champion reward model's prediction is written in the same transaction, before any vote can exist."""
-    days = [
-        pair_completions(
-            prompts[prompts["day"] == day],
-            completions[completions["day"] == day],
-            config,
-            day=day,
-            earlier=store.comparisons.for_days(_days_before(day)),
-        )
-        for day in context.partition_keys
-    ]
-    frame = concat(days, COMPARISONS)
+    made: dict[str, pd.DataFrame] = {}
+    for day in context.partition_keys:
+        # Days of this run are published at its end: a range must repeat the same pairs as a run for each day.
+        earlier = [made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)]
+        of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
+        made[day] = pair_completions(*of_day, config, day=day, earlier=concat(earlier, COMPARISONS))
+    frame = concat(made.values(), COMPARISONS)
     judge = champions.judge()
     predictions = [_predicted(judge, frame[frame["day"] == day], clock(day)) for day in context.partition_keys] if judge else []
     published = store.comparisons.publish(

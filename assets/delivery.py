@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import dagster as dg
@@ -16,6 +17,7 @@ from rlhf_pipeline.registry import Registry, Run
 
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 5
+WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}  # fields that count or date a making
 PREVIEW_WIDTH = 80
 
 
@@ -77,12 +79,10 @@ def deliver(
     if failed:
         raise ExpectationFailed(f"{name}: {'; '.join(o.message for o in failed)} Nothing was written; mend the cause and run again.")
     numbers = {key: float(number) for key, number in metrics.items() if number is not None}
-    if run is None:
-        with tracked(context, registry, value) as run:
-            _log(run, numbers, figures or {}, texts or {})
-    else:
-        _log(run, numbers, figures or {}, texts or {})
     data_hash = value_hash(value)
+    with tracked(context, registry) if run is None else nullcontext(run) as run:
+        run.set_tags({"data_hash": data_hash})
+        _log(run, numbers, figures or {}, texts or {})
     yield dg.MaterializeResult(
         value=value,
         metadata=_metadata(value, numbers, headline, rows, figures or {})
@@ -91,19 +91,24 @@ def deliver(
     )
 
 
-def tracked(context: dg.AssetExecutionContext, registry: Registry, value: pd.DataFrame | Record | None = None) -> Any:
+def tracked(context: dg.AssetExecutionContext, registry: Registry) -> Any:
     """The MLflow run of this materialisation; a retried asset finds its own again."""
     name = context.asset_key.to_user_string()
     days = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
     partition = "-" if not days else days[0] if len(days) == 1 else f"{days[0]}...{days[-1]}"
     tags = {"dagster.run_id": context.run_id, "dagster.asset": name, "dagster.partition": partition, "dagster.job": context.job_name}
-    if value is not None:
-        tags["data_hash"] = value_hash(value)
     return registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=f"{context.run_id}:{name}:{partition}")
 
 
 def value_hash(value: pd.DataFrame | Record) -> str:
-    return frame_hash(value) if isinstance(value, pd.DataFrame) else content_hash(value.model_dump(mode="json"))
+    """Of a frame's rows; of a record without when it was made, so that the same inputs give the same data version."""
+    return frame_hash(value) if isinstance(value, pd.DataFrame) else content_hash(_timeless(value.model_dump(mode="json")))
+
+
+def _timeless(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _timeless(item) for key, item in content.items() if key not in WHEN}
+    return content
 
 
 def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]:
@@ -134,7 +139,6 @@ def _metadata(
     shown = value if isinstance(value, pd.DataFrame) and rows is None else rows
     if isinstance(value, pd.DataFrame):
         metadata["dagster/row_count"] = len(value)
-        metadata["dagster/column_schema"] = column_schema(SCHEMAS[str(value.attrs["schema"])]) if "schema" in value.attrs else None
     if isinstance(value, Record):
         metadata["record"] = dg.MetadataValue.json(value.model_dump(mode="json"))
     if shown is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from assets.delivery import daily, deliver
 from rlhf_pipeline.config import Settings
@@ -16,6 +17,8 @@ from rlhf_pipeline.registry import Registry
 class PromptsConfig(PromptParams, dg.Config):
     """How many prompts a day, of which categories and difficulties, from which source."""
 
+    source: str = Field(default="", description="templates, dataset, freeform or an installed generator; empty = the setting prompt_source")
+
 
 @dg.asset(**daily("prompts", "generate", "parquet"))
 def prompts(
@@ -26,8 +29,9 @@ def prompts(
 ) -> Iterator[Any]:
     """What the policy is asked today. Prompts of the frozen evaluation set are never among them."""
     frozen = frozen_prompt_ids(frozen_prompts())
+    params = PromptParams(**config.model_dump() | {"source": config.source or settings.prompt_source})
     frame = concat(
-        (generate(config, day=day, source_file=settings.prompts_file, exclude=frozen) for day in context.partition_keys),
+        (generate(params, day=day, source_file=settings.prompts_file, exclude=frozen) for day in context.partition_keys),
         PROMPTS,
     )
     per_category = frame["category"].value_counts()

@@ -41,9 +41,9 @@ def stages(history: Sequence[StageRun], console: Console) -> None:
 
 
 def days(rows: Sequence[DayRow], console: Console) -> None:
-    table = Table(title="Day by day")
-    for name in ("day", "taste", "policy", "judge", "votes", "right before the vote", "noise ceiling", "drift", "true utility"):
-        table.add_column(name, no_wrap=name != "right before the vote")
+    table = Table(title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling")
+    for name in ("day", "taste", "policy", "judge", "votes", "accuracy", "noise ceiling", "drift", "true utility"):
+        table.add_column(name, no_wrap=True)
     colours = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
     for row in rows:
         verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"

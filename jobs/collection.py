@@ -2,11 +2,13 @@
 
 import dagster as dg
 
+from jobs.executors import light_executor
+
 collection = dg.define_asset_job(
     "collection",
     selection=["prompts", "completions", "comparisons"],
     description="Prompts → completions → comparisons of a day, published for voting with the champion's predictions.",
-    executor_def=dg.in_process_executor,
+    executor_def=light_executor,
 )
 
 

@@ -4,18 +4,20 @@ from datetime import timedelta
 
 import dagster as dg
 
+from jobs.executors import light_executor
+
 feedback = dg.define_asset_job(
     "feedback",
     selection=["votes", "preference_pairs", "reflection_log", "drift_report"],
     description="Snapshot of a day's votes → preference pairs → reflection log → drift report.",
-    executor_def=dg.in_process_executor,
+    executor_def=light_executor,
 )
 
 learning = dg.define_asset_job(
     "learning",
     selection=["reward_model", "calibration"],
     description="Refit the reward model and its calibration on all preference pairs.",
-    executor_def=dg.in_process_executor,
+    executor_def=light_executor,
 )
 
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from jobs.executors import light_executor
 from rlhf_pipeline.config import Settings
 
 RUNS_PER_NIGHT = 2000
@@ -23,7 +24,7 @@ def purge_runs(context: dg.OpExecutionContext, settings: dg.ResourceParam[Settin
     context.log.info(f"Purged {len(old)} runs that were created before {before.date()}.")
 
 
-@dg.job(description="Purges old runs.", executor_def=dg.in_process_executor)
+@dg.job(description="Purges old runs.", executor_def=light_executor)
 def housekeeping() -> None:
     purge_runs()
 

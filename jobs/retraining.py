@@ -2,9 +2,7 @@
 
 import dagster as dg
 
-# Training steps run in processes of their own, so that their memory is returned; forkserver starts them without
-# importing the definitions again.
-training_executor = dg.multiprocess_executor.configured({"max_concurrent": 1, "start_method": {"forkserver": {}}}, name="training_executor")
+from jobs.executors import training_executor
 
 retraining = dg.define_asset_job(
     "retraining",

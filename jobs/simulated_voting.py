@@ -6,6 +6,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
+from jobs.executors import light_executor
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import NewVote
@@ -34,7 +35,7 @@ def cast_simulated_votes(
     context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}.")
 
 
-@dg.job(description="Simulated annotators vote on a day's comparisons.", executor_def=dg.in_process_executor)
+@dg.job(description="Simulated annotators vote on a day's comparisons.", executor_def=light_executor)
 def simulated_voting() -> None:
     cast_simulated_votes()
 

@@ -3,6 +3,7 @@
 import dagster as dg
 import pandas as pd
 
+from resources.orphans import end_with_run
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.errors import ArtefactError
 from rlhf_pipeline.records import Record
@@ -12,6 +13,10 @@ class FrameIOManager(dg.ConfigurableIOManager):
     """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with never-made days empty."""
 
     base: str
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        if context.dagster_run is not None:
+            end_with_run(context.dagster_run.run_id)
 
     def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record | None) -> None:
         if obj is None:

@@ -13,7 +13,7 @@ PAIRS_PER_TRY = 50  # a fit that failed for lack of data is tried again after so
 def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     model_name = f"{settings.project}.reward_model"
 
-    @dg.sensor(name="learning", job=learning, minimum_interval_seconds=30, default_status=status)
+    @dg.sensor(name="learning", job=learning, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def learn(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
         """Requests reward model and calibration when enough comparisons were voted on beyond the champion's data."""
         champion = store.promotions.champion(model_name)

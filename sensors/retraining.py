@@ -26,7 +26,7 @@ SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves a decision al
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     model_name = f"{settings.project}.reward_model"
 
-    @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=10, default_status=status)
+    @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def retrain(
         context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store], now: dg.ResourceParam[Callable[[], datetime]]
     ) -> dg.SensorResult | dg.SkipReason:
@@ -58,13 +58,25 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             if run is not None:
                 store.decisions.mark_submitted(pending.decision_id, pending.attempt, run.run_id)
         for decision in store.decisions.submitted():
-            run = instance.get_run_by_id(decision.run_id) if decision.run_id else None
-            if run is not None and run.status == dg.DagsterRunStatus.SUCCESS:
-                store.decisions.mark_finished(decision.decision_id, succeeded=True)
-            elif run is None or run.status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
-                store.decisions.retry(decision.decision_id, max_attempts=MAX_ATTEMPTS)
+            status = _status(instance, decision.run_id)
+            if status == dg.DagsterRunStatus.SUCCESS:
+                store.decisions.mark_finished(decision.decision_id, succeeded=True, attempt=decision.attempt)
+            elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+                store.decisions.retry(decision.decision_id, max_attempts=MAX_ATTEMPTS, attempt=decision.attempt)
 
     return retrain
+
+
+def _status(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
+    """A run that is gone has failed; so has one that was made but never launched, because its daemon was killed in between."""
+    record = instance.get_run_record_by_id(run_id) if run_id else None
+    if record is None:
+        return dg.DagsterRunStatus.FAILURE
+    status = record.dagster_run.status
+    if status == dg.DagsterRunStatus.NOT_STARTED and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE:
+        instance.report_run_failed(record.dagster_run, "The daemon that made this run ended before it was launched.")
+        return dg.DagsterRunStatus.FAILURE
+    return status
 
 
 def run_key(project: str, decision: TriggerDecision) -> str:

@@ -23,31 +23,55 @@ ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRu
 def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     limit = timedelta(seconds=settings.dead_after_seconds)
 
-    @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=15, default_status=status)
+    @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def run_health(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
         """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the daily ones again."""
         now = datetime.now(UTC)
-        dead = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_dead(r, store, now, limit)]
-        for record in dead:
-            bury(context.instance, store, record.dagster_run, limit)
-        requests = unseen(context.instance, [r for record in dead if (r := _again(record.dagster_run))])
+        alive = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_ours(context, r.dagster_run)]
+        dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit)]
+        for run in dead:
+            bury(context.instance, store, run, limit)
+        dead += _left_behind(context.instance, store, now - limit)
+        requests = unseen(context.instance, [request for run in dead if (request := _again(run))])
         return dg.SensorResult(run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs")
 
     return run_health
 
 
+def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
+    """Runs of other code locations beat elsewhere or not at all."""
+    here, there = context.code_location_origin, run.remote_job_origin
+    return here is None or there is None or there.location_name == here.location_name
+
+
 def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
-    # A run that never beat is given the time to import and to open the store.
-    last = beat.at if beat else datetime.fromtimestamp(record.start_time or record.create_timestamp.timestamp(), UTC) + limit
+    # A run that never beat is given the time to import and to open the store, from when it left the queue.
+    last = beat.at if beat else record.update_timestamp + limit
     return now - last > limit
+
+
+def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datetime) -> list[dg.DagsterRun]:
+    """Killed runs that Dagster's code server had already failed: it frees no slots. Their heartbeat was never cleared."""
+    killed = []
+    for beat in store.heartbeats.stale(silent_since):
+        run = instance.get_run_by_id(beat.run_id)
+        if run is None or run.is_finished:
+            _release(instance, store, beat.run_id)
+        if run is not None and run.status == dg.DagsterRunStatus.FAILURE:
+            killed.append(run)
+    return killed
 
 
 def bury(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, limit: timedelta) -> None:
     """Mark a killed run as failed and free what it held."""
     instance.report_run_failed(run, f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.")
-    instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-    store.heartbeats.clear(run.run_id)
+    _release(instance, store, run.run_id)
+
+
+def _release(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
+    instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+    store.heartbeats.clear(run_id)
 
 
 def _again(run: dg.DagsterRun) -> dg.RunRequest | None:

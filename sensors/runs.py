@@ -16,6 +16,13 @@ def run_of(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
     return runs[0] if runs else None
 
 
+def keys_of(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> set[str]:
+    """Those of `run_keys` under which a run was started."""
+    runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: list(run_keys)})) if run_keys else []
+    return {run.tags[RUN_KEY_TAG] for run in runs}
+
+
 def unseen(instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[dg.RunRequest]:
     """`requests` without those whose run exists."""
-    return [request for request in requests if request.run_key is None or run_of(instance, request.run_key) is None]
+    known = keys_of(instance, [request.run_key for request in requests if request.run_key])
+    return [request for request in requests if request.run_key not in known]

@@ -11,13 +11,15 @@ from assets.partitions import DAYS
 from jobs.feedback import feedback
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from sensors.runs import unseen
+from sensors.runs import keys_of
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+UP_TO_SEQ = "rlhf/up_to_seq"  # of a range run, beside the project's name: by these it is found again
+OF_PROJECT = "rlhf/range_of_project"
 
 
 def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="votes", job=feedback, minimum_interval_seconds=10, default_status=status)
+    @dg.sensor(name="votes", job=feedback, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def votes(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
         """Reports touched days to `votes_inbox` and requests their feedback."""
         cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
@@ -26,7 +28,7 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         due = {day: w for day, w in waiting.items() if _is_due(w, settings, datetime.now(UTC))}
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
-        requests = unseen(context.instance, _requests(due, settings.project))
+        requests = _requests(_unasked(context.instance, due, settings.project), settings.project)
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_news(store, t.day, t.max_seq) for t in touched],
@@ -51,6 +53,24 @@ def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bo
     return bool(waiting["n"] >= settings.votes_per_request or quiet)
 
 
+def _unasked(instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]], project: str) -> dict[str, Mapping[str, Any]]:
+    """The due days whose votes no run was asked for yet, alone or in a range: after a reset of the cursor all days are due."""
+    if not due:
+        return {}
+    alone = keys_of(instance, [_run_key(project, day, w["seq"]) for day, w in due.items()])
+    ranges = [run.tags for run in instance.get_runs(dg.RunsFilter(job_name=feedback.name, tags={OF_PROJECT: project}))]
+
+    def is_asked(day: str, seq: int) -> bool:
+        in_range = any(tags[RANGE_START] <= day <= tags[RANGE_END] and int(tags[UP_TO_SEQ]) >= seq for tags in ranges)
+        return in_range or _run_key(project, day, seq) in alone
+
+    return {day: w for day, w in due.items() if not is_asked(day, w["seq"])}
+
+
+def _run_key(project: str, days: str, seq: int) -> str:
+    return f"votes:{project}:{days}:{seq}"
+
+
 def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.RunRequest]:
     """One run per stretch of neighbouring days: an import of months is a few runs, not hundreds."""
     requests = []
@@ -59,10 +79,10 @@ def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.Run
         config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
         first, last = stretch[0], stretch[-1]
         if first == last:
-            requests.append(dg.RunRequest(run_key=f"votes:{project}:{first}:{seq}", partition_key=first, run_config=config))
+            requests.append(dg.RunRequest(run_key=_run_key(project, first, seq), partition_key=first, run_config=config))
         else:
-            tags = {RANGE_START: first, RANGE_END: last}
-            requests.append(dg.RunRequest(run_key=f"votes:{project}:{first}...{last}:{seq}", run_config=config, tags=tags))
+            tags = {RANGE_START: first, RANGE_END: last, OF_PROJECT: project, UP_TO_SEQ: str(seq)}
+            requests.append(dg.RunRequest(run_key=_run_key(project, f"{first}...{last}", seq), run_config=config, tags=tags))
     return requests
 
 

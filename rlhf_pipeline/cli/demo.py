@@ -15,9 +15,10 @@ def demo(
     days: Annotated[int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")] = 8,
 ) -> None:
     """Run the loop for some days with simulated annotators whose taste changes; a second call continues the history."""
+    # Threads that wait actively cost minutes where other processes want the cores.
     # The demo drives Dagster, which this library does not know: it runs in the application beside it.
     workspace = Workspace.here()
     initialise(workspace)
     settings = workspace.settings
-    environ = os.environ | {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated"}
+    environ = os.environ | {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated", "OMP_WAIT_POLICY": "PASSIVE"}
     sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)

@@ -1,5 +1,6 @@
 """`rlhf dev`: Dagster's web server and daemon and MLflow's UI on loopback, until Ctrl-C."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
@@ -20,6 +22,7 @@ from rlhf_pipeline.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 SECONDS_TO_START = 120
+SECONDS_TO_STOP = 15
 
 
 def dev(
@@ -34,11 +37,12 @@ def dev(
             raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
     environ = _environ(workspace, mlflow_port)
     binaries = Path(sys.executable).parent
-    servers = [
-        _start([str(binaries / "dagster"), "dev", "-w", "workspace.yaml", "-h", HOST, "-p", str(dagster_port)], environ),
-        _start(_mlflow(workspace, binaries, mlflow_port), environ),
-    ]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
+    servers: list[subprocess.Popen[bytes]] = []
     try:
+        dagster = [str(binaries / "dagster"), "dev", "-w", "workspace.yaml", "-h", HOST, "-p", str(dagster_port)]
+        servers.append(_start(dagster, environ))
+        servers.append(_start(_mlflow(workspace, binaries, mlflow_port), environ))
         _wait([f"http://{HOST}:{dagster_port}/server_info", f"http://{HOST}:{mlflow_port}/health"], servers)
         typer.echo(f"\n  Dagster  http://{HOST}:{dagster_port}\n  MLflow   http://{HOST}:{mlflow_port}\n\n  Ctrl-C ends both.\n")
         while all(server.poll() is None for server in servers):
@@ -46,6 +50,7 @@ def dev(
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must leave nobody behind
         _stop(servers)
 
 
@@ -72,15 +77,34 @@ def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends whole process groups: both servers start children of their own."""
+    """Ends whole process groups: both servers start children of their own, and some outlive the server that started them."""
     for server in servers:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGTERM)
+        _signal(server, signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while any(_lives(server) for server in servers) and time.monotonic() < deadline:
+        time.sleep(0.2)
     for server in servers:
-        try:
-            server.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+        _signal(server, signal.SIGKILL)
+        server.wait()
+
+
+def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, number)
+
+
+def _lives(server: subprocess.Popen[bytes]) -> bool:
+    """Whether any process of the server's group still works; one that ended and was not collected does not."""
+    server.poll()
+    found = psutil.process_iter(["status"])
+    return any(_group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE for p in found)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
 
 
 def _wait(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -27,17 +27,19 @@ def sources(events: Iterable[DriftEvent]) -> list[str]:
 
 
 def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tuple[DriftEvent, ...]:
-    """The events of the `confirmation_window` votes in which most distinct detectors report; () if too few ever do.
+    """The events between which most distinct detectors report, within `confirmation_window` votes; () if too few ever do.
 
-    Of windows with equally many the first counts: a detector that fires again in a world that stays changed has nothing
-    new to say about when it changed.
+    Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some hundred votes before a
+    change is no witness of it, and a detector that fires again afterwards has nothing new to say about when it was.
     """
-    best: tuple[DriftEvent, ...] = ()
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
-    for first in ordered:
-        span = tuple(e for e in ordered if first.seq <= e.seq < first.seq + params.confirmation_window)
-        if len(sources(span)) > len(sources(best)):
-            best = span
+    spans = [
+        tuple(ordered[i : j + 1])
+        for i, first in enumerate(ordered)
+        for j, last in enumerate(ordered[i:], start=i)
+        if last.seq - first.seq < params.confirmation_window
+    ]
+    best = min(spans, key=lambda span: (-len(sources(span)), span[-1].seq - span[0].seq, span[0].seq), default=())
     return best if len(sources(best)) >= params.confirmations else ()
 
 

@@ -43,7 +43,8 @@ def drift_report(
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS.
 
-    `events` and `warnings` may be the model's whole history; those of `day` decide its rows. `overall` is `drift` if at
+    `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq` decide its rows, so that
+    the same snapshot gives the same report whatever was voted since. `overall` is `drift` if at
     least `confirmations` of these say so: a detector (with an event in the last `confirmation_window` votes up to
     `last_seq`, by default that of the day's last event), the error rate of the day, the calibration tests (as one).
     Any other drift makes it `warning`, data drift included (a change of the data is no proof that the model is wrong);
@@ -51,7 +52,9 @@ def drift_report(
     `insufficient`, else `stable`.
     """
     params = params or DriftParams()
-    own = [e for e in events if e.model_version == model_version and str(e.day) <= day]
+    until = float("inf") if last_seq is None else last_seq
+    own = [e for e in events if e.model_version == model_version and str(e.day) <= day and e.seq <= until]
+    warnings = [w for w in warnings if w.seq <= until]
     compared = compare_windows(reference, current, params)
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)
@@ -162,7 +165,7 @@ def _overall(
     elif suspects or saying:
         verdict = Verdict.WARNING
     else:
-        verdict = Verdict.INSUFFICIENT if n_current < params.min_votes or n_reference < params.min_votes else Verdict.STABLE
+        verdict = Verdict.INSUFFICIENT if n_current < params.min_votes or n_reference < params.min_reference else Verdict.STABLE
     evidence = {
         "says_drift": sorted(saying),
         "confirmations": params.confirmations,

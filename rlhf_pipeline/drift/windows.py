@@ -26,8 +26,11 @@ class WindowParams(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     alpha: float = Field(default=0.01, gt=0, lt=0.5, description="False discovery rate over all tests of a day (Benjamini-Hochberg)")
-    min_prompts: int = Field(default=30, ge=10, description="Prompts each window needs for a verdict on lengths, confidence and embeddings")
-    min_votes: int = Field(default=50, ge=10, description="Judged comparisons each window needs for a verdict on errors")
+    min_prompts: int = Field(default=30, ge=10, description="Prompts a day needs for a verdict on lengths, confidence and embeddings")
+    min_votes: int = Field(default=50, ge=10, description="Judged comparisons a day needs for a verdict on errors")
+    min_reference: int = Field(
+        default=15, ge=10, description="Rows the reference needs; few make wide tests, and after a change of taste there are few"
+    )
     ks_effect: float = Field(default=0.2, gt=0, le=1, description="Largest distance of two distributions that counts as drift")
     psi_effect: float = Field(default=0.2, gt=0, description="Population stability index, beyond what chance adds, that counts as drift")
     mmd_effect: float = Field(default=0.02, gt=0, description="Squared maximum mean discrepancy that counts as drift")
@@ -88,7 +91,7 @@ def _result(
     space, test = name
     before, now = _values(space, reference), _values(space, current)
     needed = params.min_votes if space == "errors" else params.min_prompts
-    if min(len(before), len(now)) < needed:
+    if len(before) < params.min_reference or len(now) < needed:
         return None, before, now
     if test == "error_rate":
         return error_rate_rise(before, now), before, now
@@ -122,7 +125,7 @@ def _verdict(
     evidence: dict[str, Any] = {"alpha": params.alpha}
     if result is None or p_adjusted is None:
         needed = params.min_votes if space == "errors" else params.min_prompts
-        evidence["reason"] = f"{len(before)} reference and {len(now)} current rows; {needed} of each are needed"
+        evidence["reason"] = f"{len(before)} reference and {len(now)} current rows; {params.min_reference} and {needed} are needed"
         verdict = Verdict.INSUFFICIENT
     else:
         evidence |= {"effect": result.effect, "p_adjusted": p_adjusted}

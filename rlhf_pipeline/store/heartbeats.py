@@ -1,10 +1,15 @@
 """Signs of life of runs, so that a killed one is noticed. Knows when each was last heard of; judges no run."""
 
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
 
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import heartbeats
@@ -21,11 +26,43 @@ class Heartbeat(Record):
     at: datetime
 
 
+# Runs this process beats for.
+_beating_here: set[str] = set()
+
+
 class Heartbeats:
     """One row per living run."""
 
     def __init__(self, database: Database):
         self._database = database
+
+    @contextlib.contextmanager
+    def beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
+        """Beat every `seconds` from a thread while the block runs; within the same block of the same process do nothing.
+
+        A row that stays behind is the mark of a killed process.
+        """
+        if beats_here(run_id):
+            yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(target=self._beat_until, args=(stop, run_id, job, seconds), daemon=True, name=f"heartbeat-{run_id[:8]}")
+        _beating_here.add(run_id)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            _beating_here.discard(run_id)
+            with contextlib.suppress(StoreError):  # the row of a run that ended well is taken away later
+                self.clear(run_id)
+
+    def _beat_until(self, stop: threading.Event, run_id: str, job: str, seconds: float) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(StoreError):  # a locked database costs one beat, never the run
+                self.beat(run_id, pid=os.getpid(), host=os.uname().nodename, job=job)
+            stop.wait(seconds)
 
     def beat(self, run_id: str, *, pid: int, host: str, job: str) -> None:
         """Say that the run lives. A resumed run takes over the row of its dead process."""
@@ -56,3 +93,8 @@ class Heartbeats:
         with self._database.reading() as connection:
             rows = connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at)).mappings().all()
         return [Heartbeat.model_validate(dict(row)) for row in rows]
+
+
+def beats_here(run_id: str) -> bool:
+    """Whether this process is the one that beats for the run."""
+    return run_id in _beating_here

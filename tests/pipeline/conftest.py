@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ SMALL_POLICY = PretrainingParams(
 for key in [k for k in os.environ if k.startswith(ENV_PREFIX)]:
     del os.environ[key]
 silence_telemetry()
+# Models this small gain nothing from a second thread, and lose seconds where two wait for one core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def op_config(**by_asset: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +71,13 @@ class Project:
     @cached_property
     def champions(self) -> Champions:
         return Workspace(self.settings).champions
+
+    @property
+    def judge(self) -> str:
+        """Label of the champion reward model."""
+        champion = self.registry.get("reward_model", "champion")
+        assert champion is not None
+        return champion.label
 
     @property
     def files(self) -> Artefacts:
@@ -172,6 +182,7 @@ def _quiet_libraries() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=dg.BetaWarning)
         warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+        warnings.filterwarnings("ignore", message=".*get_sensor_def will return.*")
         yield
 
 
@@ -208,6 +219,38 @@ def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -
         return project
 
     yield make
+    for project in opened:
+        project.store.close()
+        project.instance.dispose()
+
+
+@pytest.fixture(scope="session")
+def grown(make_project: Callable[..., Project]) -> Project:
+    """Three days of a small project, read only: two without a reward model, learning, and a third that it predicted."""
+    project = make_project()
+    for index in range(3):
+        day = project.day(index)
+        project.collect(day)
+        project.vote(day)
+        project.run("feedback", day)
+        if index == 1:
+            project.run("learning", config=op_config(calibration={"min_pairs": 20}))
+    return project
+
+
+@pytest.fixture(scope="session")
+def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Project]]:
+    """`branch(project, **settings)`: the same history in a home of its own, to be changed. Dagster's event log starts anew."""
+    opened: list[Project] = []
+
+    def grow(project: Project, *, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
+        home = tmp_path_factory.mktemp("branch")
+        shutil.copytree(project.settings.home, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "mlflow.db.lock"))
+        copied = project.settings.model_copy(update={"home": home, **settings})
+        opened.append(Project(copied, dg.DagsterInstance.ephemeral(tempdir=str(home / "runs")), overrides or {}))
+        return opened[-1]
+
+    yield grow
     for project in opened:
         project.store.close()
         project.instance.dispose()

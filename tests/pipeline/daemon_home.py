@@ -1,0 +1,136 @@
+"""A real `dagster-daemon` on a test's project: started, watched, killed. Knows processes and Dagster's own records of them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARIES = Path(sys.executable).parent
+T = TypeVar("T")
+
+
+def eventually(check: Callable[[], T], *, seconds: float, what: str, every: float = 0.5) -> T:
+    """The first true answer of `check`; fails the test after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := check():
+            return found
+        time.sleep(every)
+    raise AssertionError(f"Not within {seconds:g} s: {what}")
+
+
+@dataclass
+class Server:
+    """One process with all its children, its output in a file."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> "Server":
+        with log.open("ab") as output:
+            return cls(subprocess.Popen(command, cwd=ROOT, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def family(self) -> list[psutil.Process]:
+        """The process and every descendant that is alive."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            this = psutil.Process(self.process.pid)
+            return [this, *this.children(recursive=True)]
+        return []
+
+    def kill(self) -> None:
+        """As a power cut does: everything at once, without a word."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+    def end(self, seconds: float = 20) -> None:
+        """As a person does, then whatever is left."""
+        family = self.family()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[list[Server]]:
+    """`n` daemons at once on one home; ended at the end, whatever happens."""
+    command = [str(BINARIES / "dagster-daemon"), "run", "-w", "workspace.yaml"]
+    started = [Server.start(command, environ, folder / f"daemon-{time.time_ns()}-{i}.log") for i in range(n)]
+    try:
+        yield started
+    finally:
+        for daemon in started:
+            daemon.end()
+
+
+def runs_of(instance: dg.DagsterInstance, job: str, **tags: str) -> list[dg.DagsterRun]:
+    """Runs of a job, oldest first."""
+    wanted = {name.replace("__", "/"): value for name, value in tags.items()}
+    return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job, tags=wanted))))
+
+
+def ticks(instance: dg.DagsterInstance, sensor: str) -> list[Any]:
+    """All ticks of a sensor, newest first."""
+    states = [state for state in instance.all_instigator_state() if state.instigator_name == sensor]
+    return [tick for state in states for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)]
+
+
+def ticked_again(instance: dg.DagsterInstance, sensor: str, n: int) -> Callable[[], bool]:
+    """Whether the sensor ended `n` more ticks since this was called."""
+    ended = ("SKIPPED", "SUCCESS", "FAILURE")
+    before = {tick.tick_id for tick in ticks(instance, sensor)}
+    return lambda: len([t for t in ticks(instance, sensor) if t.tick_id not in before and t.status.value in ended]) >= n
+
+
+def forget(instance: dg.DagsterInstance, sensor: str) -> None:
+    """Everything Dagster remembers of a sensor: its cursor, its state, its ticks with their run keys."""
+    for state in instance.all_instigator_state():
+        if state.instigator_name == sensor:
+            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id):
+                instance.schedule_storage.purge_ticks(state.instigator_origin_id, state.selector_id, tick.timestamp + 1)
+            instance.delete_instigator_state(state.instigator_origin_id, state.selector_id)
+
+
+def held_slots(instance: dg.DagsterInstance, pool: str) -> list[str]:
+    """Ids of the runs that hold a slot of the pool."""
+    return [slot.run_id for slot in instance.event_log_storage.get_concurrency_info(pool).claimed_slots]
+
+
+def step_pids(instance: dg.DagsterInstance, run_id: str) -> list[int]:
+    """Processes that the steps of a run were executed in."""
+    started = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED)
+    return [int(str(entry.dagster_event.event_specific_data.metadata["pid"].value)) for entry in started if entry.dagster_event]
+
+
+def lives(pid: int) -> bool:
+    """Whether the process works on; one that ended and waits for its parent does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

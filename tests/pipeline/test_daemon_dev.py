@@ -1,0 +1,161 @@
+"""`rlhf dev` as a person uses it: both servers answer, sensors run, a range backfills as one run, a failed run goes on, Ctrl-C ends all."""
+
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.pipeline.daemon_home import BINARIES, Server, eventually
+
+pytestmark = [pytest.mark.daemon, pytest.mark.xdist_group("daemon"), pytest.mark.timeout(600)]
+
+LOCATION = {"repositoryLocationName": "rlhf_pipeline", "repositoryName": "__repository__"}
+GAPS = (3, 4, 17)  # days of the range that already exist
+
+
+@dataclass
+class Dev:
+    project: Any
+    server: Server
+    dagster: str
+    mlflow: str
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """The data of a GraphQL answer, as the web page asks for it."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self.dagster}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found = json.load(answer)
+        assert "errors" not in found, found
+        return found["data"]
+
+    def ended(self, run_id: str) -> str | None:
+        run = self.project.instance.get_run_by_id(run_id)
+        return run.status.value if run.is_finished else None
+
+
+@pytest.fixture(scope="module")
+def dev(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    project = make_project(persistent=True, completion_backend="template", sensor_seconds=2)
+    dagster_port, mlflow_port = free_port(), free_port()
+    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+    server = Server.start(command, project.environ, tmp_path_factory.mktemp("dev") / "dev.log")
+    started = Dev(project, server, f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}")
+    try:
+        eventually(lambda: "Ctrl-C ends both" in server.text or server.process.poll(), seconds=120, what="addresses")
+        assert server.process.poll() is None, server.text
+        yield started
+    finally:
+        server.end()
+
+
+def test_both_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
+    assert dev.dagster in dev.server.text
+    assert dev.mlflow in dev.server.text
+    with urllib.request.urlopen(f"{dev.dagster}/server_info", timeout=10) as answer:
+        assert json.load(answer)["dagster_version"].startswith("1.13")
+    with urllib.request.urlopen(f"{dev.mlflow}/health", timeout=10) as answer:
+        assert answer.read() == b"OK"
+    search = urllib.request.Request(
+        f"{dev.mlflow}/api/2.0/mlflow/registered-models/search", headers={"Content-Type": "application/json"}, method="GET"
+    )
+    with urllib.request.urlopen(search, timeout=30) as answer:
+        assert [model["name"] for model in json.load(answer)["registered_models"]] == ["demo.policy"]
+
+
+def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
+    sensors = (
+        "query($s: RepositorySelector!) {sensorsOrError(repositorySelector: $s) {... on Sensors {results {name sensorState {status}}}}}"
+    )
+    schedules = (
+        sensors.replace("sensorsOrError", "schedulesOrError").replace("on Sensors", "on Schedules").replace("sensorState", "scheduleState")
+    )
+    found = {s["name"]: s["sensorState"]["status"] for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]}
+    assert found == dict.fromkeys(("votes", "learning", "retraining", "run_health"), "RUNNING")
+    timed = {s["name"]: s["scheduleState"]["status"] for s in dev.ask(schedules, s=LOCATION)["schedulesOrError"]["results"]}
+    assert set(timed.values()) == {"RUNNING"}
+    assert len(timed) == 4
+
+
+def test_thirty_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
+    project, stages = dev.project, ["prompts", "completions", "comparisons"]
+    days = [project.day(index) for index in range(30)]
+    for index in GAPS:
+        project.materialise(["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}})
+    before = {run.run_id for run in project.instance.get_runs()}
+    launch = """mutation($p: LaunchBackfillParams!) {launchPartitionBackfill(backfillParams: $p) {
+        __typename ... on LaunchBackfillSuccess {backfillId} ... on PythonError {message}}}"""
+    config = {"ops": {"prompts": {"config": {"n": 6}}}}
+    answer = dev.ask(
+        launch, p={"assetSelection": [{"path": [stage]} for stage in stages], "partitionNames": days, "runConfigData": config}
+    )["launchPartitionBackfill"]  # fmt: skip
+    assert answer["__typename"] == "LaunchBackfillSuccess", answer
+    finished = eventually(
+        lambda: (b := project.instance.get_backfill(answer["backfillId"])) and b.status.value.startswith(("COMPLETED", "FAILED")) and b,
+        seconds=180,
+        what="the end of the backfill",
+        every=1,
+    )
+    assert finished.status.value == "COMPLETED_SUCCESS"
+    new = [run for run in project.instance.get_runs() if run.run_id not in before and "dagster/backfill" in run.tags]
+    assert [run.status.value for run in new] == ["SUCCESS"]
+    for stage in stages:
+        assert project.files.days(stage) == days
+
+
+def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None:
+    project, day = dev.project, dev.project.day(1)
+    folder = Path(project.settings.frames) / "reflection_log"
+    folder.write_text("a file where the folder should be")  # no frame of this stage can be written
+    launch = """mutation($e: ExecutionParams!) {launchRun(executionParams: $e) {
+        __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
+    parameters = {
+        "selector": {**LOCATION, "jobName": "feedback"},
+        "runConfigData": {},
+        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": day}]},
+    }
+    first = dev.ask(launch, e=parameters)["launchRun"]["run"]["runId"]
+    assert eventually(lambda: dev.ended(first), seconds=120, what="the end of the run") == "FAILURE"
+    assert succeeded(project, first) == {"votes", "preference_pairs"}
+    folder.unlink()
+    again = """mutation($p: ReexecutionParams!) {launchRunReexecution(reexecutionParams: $p) {
+        __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
+    second = dev.ask(again, p={"parentRunId": first, "strategy": "FROM_FAILURE"})["launchRunReexecution"]["run"]["runId"]
+    assert eventually(lambda: dev.ended(second), seconds=120, what="the end of the re-execution") == "SUCCESS"
+    assert succeeded(project, second) == {"reflection_log", "drift_report"}
+
+
+def test_ctrl_c_ends_everything_it_started(dev: Dev) -> None:
+    family = dev.server.family()
+    assert len(family) >= 5, "rlhf, dagster dev, web server, daemon, code server, mlflow"
+    started = time.monotonic()
+    family[0].send_signal(2)
+    assert dev.server.process.wait(30) == 0
+    assert [process for process in family if working(process)] == []
+    assert time.monotonic() - started < 25
+    assert "stopping" in dev.server.text
+
+
+def succeeded(project: Any, run_id: str) -> set[str | None]:
+    logs = project.instance.all_logs(run_id)
+    return {entry.step_key for entry in logs if entry.dagster_event and entry.dagster_event.event_type_value == "STEP_SUCCESS"}
+
+
+def working(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

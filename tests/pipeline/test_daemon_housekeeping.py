@@ -1,0 +1,58 @@
+"""What the nightly housekeeping deletes and what it keeps, in process."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+import pytest
+
+from jobs.housekeeping import housekeeping
+from rlhf_pipeline.config import Settings
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def historical(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, days_ago: float) -> str:
+    """A run that was made so many days ago, with an event."""
+    run = dg.DagsterRun(job_name="feedback", run_id=dg.DagsterRun(job_name="feedback").run_id, status=status)
+    instance.run_storage.add_historical_run(run, datetime.now(UTC) - timedelta(days=days_ago))
+    instance.report_engine_event("it ran", run)
+    return run.run_id
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED])
+def test_runs_older_than_the_setting_are_purged_with_their_events(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> None:
+    old, young = historical(instance, status, 31), historical(instance, status, 29)
+    purge(instance, keep_days=30)
+    assert instance.get_run_by_id(old) is None
+    assert list(instance.all_logs(old)) == []
+    assert instance.get_run_by_id(young) is not None
+    assert len(instance.all_logs(young)) == 1
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+def test_a_run_that_has_not_ended_is_kept_however_old(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> None:
+    alive = historical(instance, status, 400)
+    purge(instance, keep_days=1)
+    assert instance.get_run_by_id(alive) is not None
+
+
+def test_purging_again_finds_nothing_more(instance: dg.DagsterInstance) -> None:
+    historical(instance, dg.DagsterRunStatus.SUCCESS, 31)
+    purge(instance, keep_days=30)
+    n_runs = len(instance.get_runs())
+    purge(instance, keep_days=30)
+    assert len(instance.get_runs()) == n_runs + 1  # the housekeeping run itself
+
+
+def purge(instance: dg.DagsterInstance, keep_days: int) -> None:
+    result = housekeeping.execute_in_process(
+        instance=instance,
+        resources={"settings": Settings(keep_days=keep_days)},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+    )
+    assert result.success

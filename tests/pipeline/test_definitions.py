@@ -1,0 +1,153 @@
+"""The graph as a person sees it: the mission's edges, every asset described and checked, every knob explained."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from definitions import definitions_for
+from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.frames import SCHEMAS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What each stage is made from.
+MISSION = {
+    "prompts": set(),
+    "completions": {"prompts"},
+    "comparisons": {"prompts", "completions"},
+    "votes_inbox": set(),
+    "votes": {"votes_inbox", "comparisons"},
+    "preference_pairs": {"votes"},
+    "reward_model": {"preference_pairs"},
+    "calibration": {"reward_model", "preference_pairs", "votes"},
+    "reflection_log": {"votes"},
+    "drift_report": {"reflection_log", "votes"},
+    "retraining_set": {"comparisons", "preference_pairs", "reflection_log", "reward_model", "calibration"},
+    "candidate_model": {"retraining_set"},
+    "evaluation": {"candidate_model", "reward_model", "calibration"},
+    "gate": {"evaluation", "candidate_model"},
+}
+DAILY = {"prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report"}
+JOBS = {
+    "collection": {"prompts", "completions", "comparisons"},
+    "feedback": {"votes", "preference_pairs", "reflection_log", "drift_report"},
+    "learning": {"reward_model", "calibration"},
+    "retraining": {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"},
+}
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    return definitions_for(Settings(home=tmp_path_factory.mktemp("home"), annotators="simulated"))
+
+
+@pytest.fixture(scope="module")
+def human(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    return definitions_for(Settings(home=tmp_path_factory.mktemp("home"), sensors_running=False))
+
+
+def graph(defs: dg.Definitions) -> Any:
+    return defs.get_repository_def().asset_graph
+
+
+def test_the_graph_is_the_mission(simulated: dg.Definitions) -> None:
+    found = {n.key.to_user_string(): {p.to_user_string() for p in n.parent_keys} for n in graph(simulated).asset_nodes}
+    assert found == MISSION
+
+
+def test_every_asset_says_what_it_is_who_owns_it_and_where_it_belongs(simulated: dg.Definitions) -> None:
+    for node in graph(simulated).asset_nodes:
+        name = node.key.to_user_string()
+        assert node.description, name
+        assert len(node.description) > 40, name
+        assert node.group_name in {"generate", "feedback", "learn", "watch", "improve"}, name
+        assert node.owners == ["team:rlhf"], name
+        assert node.kinds, name
+        assert node.is_executable is (name != "votes_inbox")
+
+
+def test_every_frame_shows_its_columns_with_their_meaning(simulated: dg.Definitions) -> None:
+    for node in graph(simulated).asset_nodes:
+        name = node.key.to_user_string()
+        if name in RECORDS or name == "votes_inbox":
+            continue
+        table = node.metadata["dagster/column_schema"]
+        assert [c.name for c in table.columns] == list(SCHEMAS[name].columns)
+        assert all(c.description and c.type for c in table.columns), name
+
+
+def test_every_stage_has_a_blocking_schema_check_and_a_warning_one(simulated: dg.Definitions) -> None:
+    checks = {(n.key.asset_key.to_user_string(), n.key.name): n.blocking for n in graph(simulated).asset_check_nodes}
+    assert checks == {(stage, check): check == "schema" for stage in MISSION if stage != "votes_inbox" for check in ("schema", "distribution")}
+
+
+def test_daily_stages_are_partitioned_and_backfill_in_one_run(simulated: dg.Definitions) -> None:
+    for node in graph(simulated).asset_nodes:
+        name = node.key.to_user_string()
+        assert node.is_partitioned is (name in DAILY | {"votes_inbox"}), name
+        if name in DAILY:
+            assert node.backfill_policy == dg.BackfillPolicy.single_run(), name
+
+
+def test_jobs_are_selections_of_the_graph(simulated: dg.Definitions) -> None:
+    for name, stages in JOBS.items():
+        job = simulated.resolve_job_def(name)
+        assert {key.to_user_string() for key in job.asset_layer.executable_asset_keys} == stages, name
+        assert job.description, name
+
+
+def config_fields(kind: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every field of a config schema, nested ones too."""
+    for name, field in (getattr(kind, "fields", None) or {}).items():
+        yield f"{path}.{name}", field
+        yield from config_fields(field.config_type, f"{path}.{name}")
+
+
+def test_every_launchpad_field_has_a_description(simulated: dg.Definitions) -> None:
+    fields: list[tuple[str, Any]] = []
+    for name in (*JOBS, "simulated_voting"):
+        for node in simulated.resolve_job_def(name).graph.node_defs:
+            fields += config_fields(node.config_schema.as_field().config_type, node.name)
+    assert len(fields) > 60
+    assert [path for path, field in fields if not field.description] == []
+
+
+def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(simulated: dg.Definitions, human: dg.Definitions) -> None:
+    for defs, running in ((simulated, True), (human, False)):
+        repository = defs.get_repository_def()
+        assert {s.name for s in repository.sensor_defs} == {"votes", "learning", "retraining", "run_health"}
+        assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
+        assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
+
+
+def test_simulated_voting_exists_only_where_annotators_are_simulated(simulated: dg.Definitions, human: dg.Definitions) -> None:
+    names = [{j.name for j in defs.get_repository_def().get_all_jobs()} for defs in (simulated, human)]
+    assert names[0] - names[1] == {"simulated_voting"}
+    assert {s.name for s in human.get_repository_def().schedule_defs} == {"collection_morning", "close_yesterday", "housekeeping_nightly"}
+    assert "annotators" not in human.resources
+
+
+def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:
+    from dagster._core.remote_representation.external_data import RepositorySnap
+    from dagster._serdes import serialize_value
+
+    settings = Settings(home=tmp_path, api_key="sk-hush-1", database_url=f"sqlite:///{tmp_path}/hush-2.db")
+    shown = serialize_value(RepositorySnap.from_def(definitions_for(settings).get_repository_def()))
+    assert "retraining_set" in shown
+    assert "hush" not in shown
+
+
+def test_definitions_load_through_the_workspace_file_from_another_folder(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "dagster"), "definitions", "validate", "-w", str(ROOT / "workspace.yaml")]
+    environ = os.environ | {"RLHF_HOME": str(tmp_path / "home"), "DAGSTER_HOME": str(tmp_path)}
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Validation successful for code location rlhf_pipeline" in done.stdout + done.stderr

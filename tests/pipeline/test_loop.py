@@ -1,0 +1,284 @@
+"""Days of the loop in one process: what each stage leaves, what a late vote touches, what the votes sensor asks for."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
+from rlhf_pipeline.votes import latest_pairs
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+
+DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+
+
+def cast(project: Any, comparison_ids: Sequence[str], day: str, *, by: str = "late", choice: Choice = Choice.A, times: int = 1) -> None:
+    """Votes of `times` annotators on each comparison, on `day`."""
+    noon = datetime.combine(date.fromisoformat(day), time(12), UTC)
+    project.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=c, annotator_id=f"{by}-{i}", annotator_kind=AnnotatorKind.SIMULATED, choice=choice, strength=2,
+                voted_at=noon + timedelta(seconds=n), origin="simulation", idempotency_key=f"{by}-{i}:{c}:{day}",
+            )
+            for n, c in enumerate(comparison_ids) for i in range(times)
+        ]
+    )  # fmt: skip
+
+
+def contents(project: Any) -> dict[Path, tuple[int, bytes]]:
+    """When each frame was written, and its bytes."""
+    folder = Path(project.settings.frames)
+    return {p.relative_to(folder): (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(folder.rglob("*.parquet"))}
+
+
+def rewritten(before: dict[Path, Any], after: dict[Path, Any]) -> set[str]:
+    return {str(path.with_suffix("")) for path in after if before.get(path) != after[path]}
+
+
+def drain(project: Any) -> None:
+    """Tick the votes sensor until it has nothing new to ask for, and run what it asks."""
+    while requests := project.tick("votes").run_requests:
+        for request in requests:
+            project.run_request(request, "votes")
+
+
+def test_every_stage_leaves_a_typed_frame_for_every_day(grown: Any) -> None:
+    for stage in DAILY:
+        assert grown.files.days(stage) == [grown.day(i) for i in range(3)]
+        for day in grown.files.days(stage):
+            frame = grown.files.read_frame(stage, day)
+            assert list(frame.columns) == list(SCHEMAS[stage].columns)
+            assert set(frame["day"]) == {day} or (stage == "reflection_log" and frame.empty)
+    assert len(grown.files.read_frame("prompts", grown.day(0))) == 30
+    assert grown.files.read_record("reward_model", ModelVersion).label == grown.judge
+    assert grown.files.read_record("calibration", CalibrationReport).reward_model == grown.judge
+
+
+def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(grown: Any) -> None:
+    runs = {run.run_id: run for run in grown.registry.runs(limit=100)}
+    for stage in (*DAILY, "reward_model", "calibration"):
+        event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
+        found = event.asset_materialization.metadata
+        assert found["headline"].value, stage
+        run = runs[found["mlflow_run"].value.rpartition("/")[2]]
+        assert run.tags["dagster.run_id"] == event.run_id
+        assert run.tags["dagster.asset"] == stage
+        assert run.tags["dagster.partition"] == (event.asset_materialization.partition or "-")
+        assert run.tags["data_hash"] == found["data_hash"].value
+        assert run.tags["mlflow.source.git.commit"]
+        if stage in DAILY:
+            frame = grown.files.read_frame(stage, event.asset_materialization.partition)
+            assert found["dagster/row_count"].value == len(frame) > 0
+            assert found["preview"].value.startswith("|")
+    for stage, figure in (("reward_model", "loss_curve"), ("calibration", "reliability_diagram"), ("drift_report", "drift_timeline")):
+        event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
+        assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
+
+
+def test_every_check_of_every_stage_was_evaluated_and_passed(grown: Any) -> None:
+    keys = [dg.AssetCheckKey(dg.AssetKey(s), c) for s in (*DAILY, "reward_model", "calibration") for c in ("schema", "distribution")]
+    latest = grown.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    assert {k: latest[k].status.value for k in keys} == {k: "SUCCEEDED" for k in keys}
+
+
+def test_predictions_are_written_before_their_votes(grown: Any) -> None:
+    rows = grown.files.read_frame("reflection_log", grown.day(2)).dropna(subset=["vote_id"])
+    assert len(rows) > 300
+    assert (rows["predicted_at"] < rows["voted_at"]).all()
+    votes = grown.files.read_frame("votes", grown.day(2)).set_index("vote_id")
+    assert (rows["predicted_at"].to_numpy() < votes.loc[rows["vote_id"], "received_at"].to_numpy()).all()
+
+
+def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: Any) -> None:
+    day = grown.day(2)
+    predictions, votes, rows = grown.store.predictions.for_days([day]), *(grown.files.read_frame(s, day) for s in ("votes", "reflection_log"))
+    assert len(predictions) == len(grown.files.read_frame("comparisons", day)) > 0
+    assert set(rows["comparison_id"]) == set(predictions["comparison_id"])
+    assert sorted(rows["vote_id"].dropna()) == sorted(votes["vote_id"])
+    for column in ("reward_model", "calibrator", "data_hash", "features_hash", "p_raw", "p_calibrated"):
+        assert rows[column].notna().all(), column
+    assert set(rows["reward_model"]) == {grown.judge}
+
+
+def test_days_before_the_first_reward_model_have_no_prediction_and_no_verdict(grown: Any) -> None:
+    for index in range(2):
+        assert grown.files.read_frame("reflection_log", grown.day(index)).empty
+        report = grown.files.read_frame("drift_report", grown.day(index))
+        assert set(report["verdict"]) == {"insufficient"}
+    assert (grown.files.read_frame("drift_report", grown.day(2))["n_current"] > 0).any()
+
+
+def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
+    rows = grown.files.read_frame("reflection_log", grown.day(2)).dropna(subset=["seq"])
+    assert rows["seq"].min() > grown.registry.get("reward_model", "champion").data_seq
+
+
+def test_repeats_do_not_enter_training(grown: Any) -> None:
+    days = [grown.day(i) for i in range(3)]
+    comparisons, pairs = (grown.files.read_days(s, days) for s in ("comparisons", "preference_pairs"))
+    repeats = set(comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"])
+    assert len(repeats) > 20
+    assert not repeats & set(pairs["comparison_id"])
+    assert repeats & set(grown.files.read_days("votes", days)["comparison_id"])  # they are voted on
+
+
+def test_frozen_evaluation_prompts_are_never_asked(grown: Any) -> None:
+    from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+
+    prompts = grown.files.read_days("prompts", grown.files.days("prompts"))
+    assert not set(prompts["prompt_id"]) & frozen_prompt_ids(frozen_prompts())
+
+
+def test_the_same_snapshot_gives_byte_equal_frames(grown: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(grown), grown.day(2)
+    seq = project.store.votes.max_seq(day)
+    before = {stage: Path(project.files.path(stage, day)).read_bytes() for stage in FEEDBACK}
+    ids = project.files.read_frame("comparisons", day)["comparison_id"].tolist()
+    cast(project, ids[:40], day, times=3)
+    project.run("feedback", day, config={"ops": {"votes": {"config": {"up_to_seq": seq}}}})
+    assert {stage: Path(project.files.path(stage, day)).read_bytes() for stage in FEEDBACK} == before
+    project.run("feedback", day)
+    assert len(project.files.read_frame("votes", day)) == len(grown.files.read_frame("votes", day)) + 120
+
+
+def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(grown), grown.day(1)
+    n = project.store.comparisons.count()
+    before = {s: project.files.read_frame(s, day) for s in ("prompts", "completions", "comparisons")}
+    project.collect(day)
+    for stage, frame in before.items():
+        pd.testing.assert_frame_equal(project.files.read_frame(stage, day), frame)
+    assert project.store.comparisons.count() == n
+
+
+def test_late_votes_for_an_old_day_touch_that_day_alone(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    drain(project)
+    ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()
+    before = contents(project)
+    cast(project, ids[:30], project.day(0), times=2)
+    data = project.tick("votes")
+    assert [r.partition_key for r in data.run_requests] == [project.day(0)]
+    assert [e.partition for e in data.asset_events] == [project.day(0)]
+    project.run_request(data.run_requests[0], "votes")
+    changed = rewritten(before, contents(project))
+    assert changed == {f"{stage}/{project.day(0)}" for stage in FEEDBACK}
+    assert len(project.files.read_frame("votes", project.day(0))) == len(grown.files.read_frame("votes", project.day(0))) + 60
+
+
+def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(grown: Any, branch: Callable[..., Any]) -> None:
+    project, published, later = branch(grown), grown.day(2), grown.day(3)
+    pairs = project.files.read_frame("preference_pairs", published)
+    unanimous = pairs[(pairs["chosen_side"] == "a") & (pairs["n_votes"] == 3) & (pairs["agreement"] == 1)]
+    turned, kept = unanimous["comparison_id"].iloc[0], unanimous["comparison_id"].iloc[1]
+    before = contents(project)
+    cast(project, [turned], later, choice=Choice.B, times=5)
+    cast(project, [kept], later, choice=Choice.A, times=1)
+    project.run("feedback", later)
+    assert rewritten(before, contents(project)) == {f"{stage}/{later}" for stage in FEEDBACK}
+    made = project.files.read_frame("preference_pairs", later).set_index("comparison_id")
+    assert made.loc[turned, ["n_votes", "chosen_side"]].tolist() == [8, "b"]
+    assert made.loc[turned, "agreement"] == pytest.approx(5 / 8)
+    assert made.loc[kept, ["n_votes", "chosen_side"]].tolist() == [4, "a"]
+    counted = latest_pairs(project.files.read_days("preference_pairs", [published, later])).set_index("comparison_id")
+    assert counted.loc[turned, "chosen_side"] == "b"
+    assert len(counted) == len(pairs)
+    rows = project.files.read_frame("reflection_log", later)
+    assert sorted(rows["comparison_id"]) == sorted([turned] * 5 + [kept])
+    assert set(rows["day"]) == {later}
+    assert rows["vote_id"].notna().all()
+    assert (rows["predicted_at"] < rows["voted_at"]).all()
+
+
+def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(grown: Any, branch: Callable[..., Any]) -> None:
+    """A vote of tomorrow on today's comparison must not take the prediction out of today's log."""
+    project, published, later = branch(grown), grown.day(2), grown.day(3)
+    voted = project.files.read_frame("comparisons", published)["comparison_id"].iloc[0]
+    cast(project, [voted], later)
+    project.run("feedback", later)
+    project.run("feedback", published)
+    pd.testing.assert_frame_equal(project.files.read_frame("reflection_log", published), grown.files.read_frame("reflection_log", published))
+
+
+def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    drain(project)
+    ids = project.files.read_frame("comparisons", project.day(1))["comparison_id"].tolist()
+    cast(project, ids[:49], project.day(1))
+    data = project.tick("votes")
+    assert not data.run_requests
+    assert [e.partition for e in data.asset_events] == [project.day(1)]
+    assert not project.tick("votes").asset_events  # reported once
+    cast(project, ids[49:50], project.day(1))
+    requests = project.tick("votes").run_requests
+    assert [r.partition_key for r in requests] == [project.day(1)]
+    assert requests[0].run_config == {"ops": {"votes": {"config": {"up_to_seq": project.store.votes.max_seq()}}}}
+    assert not project.tick("votes").run_requests
+    impatient = branch(project, quiet_minutes=0)
+    impatient.cursors = dict(project.cursors)
+    cast(impatient, ids[50:51], impatient.day(1))
+    assert [r.partition_key for r in impatient.tick("votes").run_requests] == [project.day(1)]
+
+
+def test_a_reset_cursor_asks_for_nothing_that_was_run(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    drain(project)  # days 0 to 2 in one run
+    ids = project.files.read_frame("comparisons", project.day(1))["comparison_id"].tolist()
+    cast(project, ids[:50], project.day(1))
+    drain(project)  # day 1 alone
+    project.cursors.clear()
+    assert not project.tick("votes").run_requests
+    cast(project, ids[50:100], project.day(1))
+    project.cursors.clear()
+    assert [r.partition_key for r in project.tick("votes").run_requests] == [project.day(1)]
+
+
+def test_an_import_of_many_days_is_one_run_per_stretch(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    drain(project)
+    ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()[:50]
+    days = [project.day(i) for i in (*range(4, 24), *range(30, 35), 40)]
+    for n, day in enumerate(days):
+        cast(project, ids, day, by=f"imported-{n}")
+    requests = project.tick("votes").run_requests
+    spans = [(r.tags.get("dagster/asset_partition_range_start"), r.tags.get("dagster/asset_partition_range_end")) for r in requests]
+    assert spans == [(days[0], days[19]), (days[20], days[24]), (None, None)]
+    assert requests[2].partition_key == days[25]
+    assert len({r.run_key for r in requests}) == 3
+    assert not project.tick("votes").run_requests
+
+
+def test_the_learning_sensor_asks_once_and_again_after_many_more(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown, min_new_pairs=100)
+    assert not project.tick("learning").run_requests  # 5000 are needed for a refit
+    eager = branch(grown, refit_after_pairs=100)
+    requests = eager.tick("learning").run_requests
+    assert len(requests) == 1
+    eager.run_request(requests[0], "learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
+    assert not eager.tick("learning").run_requests
+    history = eager.registry.history("reward_model")
+    assert len(history) == 2
+    assert history[1].parent == history[0].label  # warm start from the champion
+
+
+def test_detectors_read_every_vote_once(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    states = project.store.detectors.states(project.judge)
+    project.run("feedback", project.day(2))
+    assert project.store.detectors.states(project.judge) == states
+    assert {s["last_seq"] for s in states.values()} == {project.store.detectors.errors_after(project.judge)["seq"].max()}
+
+
+def test_days_follow_each_other(grown: Any) -> None:
+    for a, b in pairwise([grown.day(i) for i in range(3)]):
+        asked = [set(grown.files.read_frame("completions", day)["completion_id"]) for day in (a, b)]
+        assert not asked[0] & asked[1]
