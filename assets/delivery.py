@@ -16,7 +16,7 @@ from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run
 
 OWNERS = ["team:rlhf"]
-PREVIEW_ROWS = 5
+PREVIEW_ROWS = 15
 WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}  # fields that count or date a making
 PREVIEW_WIDTH = 80
 
@@ -152,5 +152,5 @@ def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:
     """The first rows, cells cut to a width that a browser shows, pipes and line breaks escaped."""
     if frame.empty:
         return "_no rows_"
-    cut = frame.head(rows).map(lambda cell: str(cell).replace("\n", "⏎ ").replace("|", "\\|")[:PREVIEW_WIDTH])
+    cut = frame.head(rows).map(lambda cell: "" if pd.isna(cell) else str(cell).replace("\n", "⏎ ").replace("|", "\\|")[:PREVIEW_WIDTH])
     return str(cut.to_markdown(index=False))

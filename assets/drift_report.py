@@ -58,7 +58,7 @@ def drift_report(
         frame,
         metrics={"n_drift": int((frame["verdict"] == "drift").sum()), "n_warning": int((frame["verdict"] == "warning").sum())},
         headline=f"{last}: {_reasons(reports[-1])}",
-        rows=frame[["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_current"]],
+        rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
         figures={"drift_timeline": _timeline(store, current.label, votes, scans)} if current and current.label in scans else {},
         texts=texts,
     )

@@ -23,7 +23,7 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
     change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
 
 
-@dg.asset(**standing("retraining_set", "improve", "parquet"), deps=["comparisons"])
+@dg.asset(**standing("retraining_set", "improve", "parquet"))
 def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,

@@ -60,6 +60,7 @@ from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model  # no
 from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.votes import PairParams, agreement, latest_pairs, noise_ceiling, preference_pairs  # noqa: E402
 
+PROMPTS_TO_START = 250  # enough votes on the first day for a reward model and its calibration
 SECONDS_PER_ASSET, SHARE, A_MINUTE, SECONDS_TO_LOAD = 0.8, 0.15, 60.0, 2.5
 FIRST_DAY = date(2026, 1, 1)
 JOBS = {
@@ -163,7 +164,9 @@ class PlainScript:
         if reference is not None:
             run.log_text(json.dumps(data_drift_report(reference, current, params).json), "data_drift.json")
         errors = self.store.detectors.errors_after(label)
-        run.log_figure(drift_timeline(errors, events, found.warnings, noise_ceiling=noise_ceiling(votes), title=label), "drift_timeline.png")
+        run.log_figure(
+            drift_timeline(errors, events, found.warnings, noise_ceiling=noise_ceiling(votes), title=label), "drift_timeline.png"
+        )
         return report
 
     def retraining(self, day: str) -> None:
@@ -314,11 +317,15 @@ def report(dagster: list[Timed], plain: list[Timed]) -> None:
             steps += two - one
             print(f"| {stage} | {one:.2f} | {two:.2f} | {two - one:+.2f} | {(two - one) / one:+.0%} |")
         one, two = (median(t.jobs[job] for t in side) for side in (plain, dagster))
-        print(f"| _job {job}_ | {one:.2f} | {two:.2f} | {two - one:+.2f}, of it {two - one - steps:.2f} around the steps | {(two - one) / one:+.0%} |")
+        print(
+            f"| _job {job}_ | {one:.2f} | {two:.2f} | {two - one:+.2f}, of it {two - one - steps:.2f} around the steps | {(two - one) / one:+.0%} |"
+        )
         n_assets, total_plain, total_dagster = n_assets + len(stages), total_plain + one, total_dagster + two
     overhead = total_dagster - total_plain
     each = overhead / n_assets
-    print(f"| **all {n_assets}** | {total_plain:.2f} | {total_dagster:.2f} | {overhead:+.2f} = {each:.2f} an asset | {overhead / total_plain:+.0%} |\n")
+    print(
+        f"| **all {n_assets}** | {total_plain:.2f} | {total_dagster:.2f} | {overhead:+.2f} = {each:.2f} an asset | {overhead / total_plain:+.0%} |\n"
+    )
     verdict(each <= SECONDS_PER_ASSET, f"{each:.2f} s an asset, limit {SECONDS_PER_ASSET} s")
     if total_plain >= A_MINUTE:
         verdict(overhead / total_plain <= SHARE, f"{overhead / total_plain:.1%} of {total_plain:.0f} s, limit {SHARE:.0%}")
@@ -358,11 +365,14 @@ def main() -> None:
         bench = Bench(home, given.prompts)
         sides: tuple[list[Timed], list[Timed]] = ([], [])
         for n in range(given.runs + 1):
-            both = (bench.dagster(), bench.plain())
-            print(f"{'warm-up' if n == 0 else f'run {n}'}: Dagster {sum(both[0].jobs.values()):.1f} s, plain {sum(both[1].jobs.values()):.1f} s", flush=True)
+            bench.prompt_params = PromptParams(n=given.prompts if n else max(given.prompts, PROMPTS_TO_START))
+            first, second = (bench.dagster, bench.plain) if n % 2 else (bench.plain, bench.dagster)  # data grows by the day
+            both = {run.__name__: run() for run in (first, second)}
+            seconds = ", ".join(f"{name} {sum(timed.jobs.values()):.1f} s" for name, timed in both.items())
+            print(f"{f'run {n}' if n else 'warm-up'}: {seconds}", flush=True)
             if n:
-                sides[0].append(both[0])
-                sides[1].append(both[1])
+                sides[0].append(both["dagster"])
+                sides[1].append(both["plain"])
         report(*sides)
         bench.instance.dispose()
     verdict(loaded <= SECONDS_TO_LOAD, f"definitions load in {loaded:.2f} s, limit {SECONDS_TO_LOAD} s (fresh process, median of 3)")

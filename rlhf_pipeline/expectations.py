@@ -4,6 +4,7 @@ The one file that imports Great Expectations. A suite is derived from a frame sc
 is said once; what a healthy distribution looks like is added by whoever knows it, and warns instead of blocking.
 """
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -74,6 +75,7 @@ def validate(frame: pd.DataFrame, suite: Sequence[Expectation], name: str) -> li
     silence_telemetry()
     import great_expectations as gx
 
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it sets INFO itself and tells of every temporary folder
     expectations = [_domain_object(index, expectation) for index, expectation in enumerate(suite)]
     form = {"result_format": "SUMMARY", "partial_unexpected_count": SAMPLE}
     with _CONTEXT:

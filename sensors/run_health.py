@@ -4,19 +4,22 @@ A failed run frees its pool slots; a killed run of the daily jobs is requested a
 its decision (sensors/retraining.py).
 """
 
+import os
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import psutil
 
 from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Heartbeat, Store
 from sensors.runs import unseen
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
 MAX_RETRIES = 2
+PATIENCE = 5  # times longer than with a lost process a silent one is waited for, while it lives on this host
 ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -46,9 +49,22 @@ def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
 
 def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
-    # A run that never beat is given the time to import and to open the store, from when it left the queue.
-    last = beat.at if beat else record.update_timestamp + limit
-    return now - last > limit
+    if beat is None:
+        # A run that never beat is given the time to import and to open the store, from when it left the queue.
+        return now - record.update_timestamp > 2 * limit
+    # After a suspended machine wakes, this sensor may tick before the run's process beats again.
+    return now - beat.at > (PATIENCE * limit if works_here(beat) else limit)
+
+
+def works_here(beat: Heartbeat) -> bool:
+    """Whether the process that beat is seen alive on this host."""
+    if beat.host != os.uname().nodename:
+        return False
+    try:
+        process = psutil.Process(beat.pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= beat.at.timestamp())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datetime) -> list[dg.DagsterRun]:

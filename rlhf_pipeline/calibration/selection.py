@@ -31,7 +31,7 @@ class CalibrationParams(BootstrapParams):
         description="What a probability is of: one vote for a, as every vote is later compared with, or the majority for a",
     )
     folds: int = Field(default=5, ge=2, le=50, description="Folds over prompts by which methods are compared")
-    min_pairs: int = Field(default=30, ge=10, description="Fewest pairs in the calib split")
+    min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
     weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
 
 
@@ -115,7 +115,8 @@ def _rows(
     margins = np.where(chose_a, 1.0, -1.0) * (scores[:n] - scores[n:])
     agreement = np.ones(n) if majority_only else used["agreement"].to_numpy(dtype=np.float64)
     votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
-    weights = votes * change_weights(used, change_seq, params.weight_before_change)
+    counting = change_weights(used, change_seq, params.weight_before_change)
+    weights = votes * counting
     groups = group_index(used["prompt_id"].to_numpy(), n)
     both = np.concatenate([weights * agreement, weights * (1 - agreement)])
     kept = both > 0
@@ -124,7 +125,7 @@ def _rows(
         np.concatenate([chose_a, ~chose_a]).astype(np.float64)[kept],
         both[kept],
         np.concatenate([groups, groups])[kept],
-        n,
+        int((counting > 0).sum()),
     )
 
 

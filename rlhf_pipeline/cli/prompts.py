@@ -23,11 +23,13 @@ def generate_prompts(
     num_prompts: Annotated[int, typer.Option("--num-prompts", min=1, help="How many; the file has exactly so many lines.")] = 10,
     out: Annotated[Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/generated_prompts.jsonl.")] = None,
     seed: Annotated[int, typer.Option(help="Same seed and day, same prompts.")] = 0,
-    day: Annotated[str | None, typer.Option(help="UTC day the prompts are for, YYYY-MM-DD; default today.")] = None,
+    day: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="UTC day the prompts are for; default today.")
+    ] = None,
 ) -> None:
     """Write prompts from the shipped templates as JSONL."""
     path = out or Settings.read().exports / "generated_prompts.jsonl"
-    frame = generate(PromptParams(n=num_prompts, seed=seed), day=day or datetime.now(UTC).date().isoformat())
+    frame = generate(PromptParams(n=num_prompts, seed=seed), day=(day or datetime.now(UTC)).date().isoformat())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_jsonl(frame, path)
     typer.echo(f"{len(frame)} prompts in {path}")

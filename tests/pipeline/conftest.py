@@ -39,6 +39,8 @@ silence_telemetry()
 # Models this small gain nothing from a second thread, and lose seconds where two wait for one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from definitions import definitions_for  # noqa: E402
+
 
 def op_config(**by_asset: Mapping[str, Any]) -> dict[str, Any]:
     """Run configuration from `asset={"parameter": value}`."""
@@ -56,8 +58,6 @@ class Project:
 
     @cached_property
     def defs(self) -> dg.Definitions:
-        from definitions import definitions_for
-
         return definitions_for(self.settings, **self.overrides)
 
     @cached_property
@@ -142,8 +142,9 @@ class Project:
     def tick(self, sensor: str, *, keep_cursor: bool = True) -> Any:
         """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the daemon does."""
         found = self.defs.get_sensor_def(sensor)
+        needed = {key: self.store if key == "store" else (self.defs.resources or {})[key] for key in found.required_resource_keys}
         with dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursors.get(sensor), resources={"store": self.store},
+            instance=self.instance, cursor=self.cursors.get(sensor), resources=needed,
             repository_def=self.defs.get_repository_def(),
         ) as context:  # fmt: skip
             data = found.evaluate_tick(context)

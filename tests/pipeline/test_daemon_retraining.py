@@ -78,6 +78,8 @@ def cut(household: Household, submitted: dg.DagsterRun) -> float:
     eventually(lambda: run_id in held_slots(instance, "training"), seconds=150, what="the run in the training pool")
     steps = eventually(lambda: [pid for pid in step_pids(instance, run_id) if lives(pid)], seconds=30, what="a training process")
     beat = household.project.store.heartbeats.get(run_id)
+    assert beat.pid not in steps, "the run's own process beats, not the one that trains"
+    assert utc_now() - beat.at < timedelta(seconds=8), "it beats during steps that do not hold the store"
     servers = [p for daemon in household.running for p in daemon.family() if "multiprocessing" not in " ".join(p.cmdline())]
     for process in servers:  # daemons and code servers first: none of them sees the run die
         kill(process.pid)

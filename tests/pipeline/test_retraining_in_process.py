@@ -1,0 +1,223 @@
+"""From drift events to a gated candidate, all in this process: one change, one decision, one run, every step on record."""
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import dagster as dg
+import pytest
+
+from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.policy import load_policy
+from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion, folder_hash
+from rlhf_pipeline.retraining.triggers import TriggerParams
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+
+STAGES = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
+QUICK = {
+    "calibration": {"min_pairs": 10},
+    "retraining_set": {"min_pairs": 40, "max_pairs": 64},
+    "candidate_model": {"epochs": 1, "min_pairs": 40, "checkpoint_every": 2, "learning_rate": 1e-3},
+    "evaluation": {"max_new_tokens": 16},
+}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def quick(**more: dict[str, Any]) -> dict[str, Any]:
+    return {"ops": {stage: {"config": config | more.get(stage, {})} for stage, config in QUICK.items()}}
+
+
+def drift(project: Any, *detectors: str, change: int | None = None, at: int | None = None) -> list[DriftEvent]:
+    """An event of each detector on the champion reward model, as the drift report would store it."""
+    seq = at or project.store.votes.max_seq()
+    events = [
+        DriftEvent(
+            kind="drift", model_version=project.judge, detector=name, params_hash="p", stream="errors", seq=seq - n,
+            day=project.settings.start_day, change_seq=change, evidence={},
+        )
+        for n, name in enumerate(detectors)
+    ]  # fmt: skip
+    project.store.events.add(events)
+    return events
+
+
+@pytest.fixture(scope="module")
+def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
+    """The grown project after a change of taste on its third day was detected and retrained upon."""
+    project = branch(grown)
+    change = int(project.files.read_frame("votes", project.day(2))["seq"].min())
+    drift(project, "ddm", "adwin", change=change)
+    requests = project.tick("retraining").run_requests
+    assert len(requests) == 1
+    project.run_request(requests[0], "retraining", config=quick())
+    project.__dict__["request"], project.__dict__["change"] = requests[0], change
+    return project
+
+
+def figures(project: Any, stage: str) -> dict[str, bytes]:
+    metadata = project.instance.get_latest_materialization_event(dg.AssetKey(stage)).asset_materialization.metadata
+    marks = {k: v.value.partition("base64,")[2].rstrip(")") for k, v in metadata.items() if "image/png" in str(v.value)[:60]}
+    return {name: base64.b64decode(mark) for name, mark in marks.items()}
+
+
+def test_one_detector_alone_holds_and_a_second_one_fires_once(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    assert not project.tick("retraining").run_requests  # nothing happened
+    assert project.store.decisions.all() == []
+    drift(project, "ddm")
+    assert not project.tick("retraining").run_requests
+    assert [d.action for d in project.store.decisions.all()] == ["hold"]
+    drift(project, "ddm", "adwin")
+    requests = project.tick("retraining").run_requests
+    assert [r.run_key for r in requests] == ["retraining:demo:2:1"]
+    assert requests[0].tags["rlhf/decision_id"] == "2"
+    for _ in range(3):  # the lease holds while the daemon submits; a re-tick or a reset cursor decides nothing new
+        project.cursors.clear()
+        assert not project.tick("retraining").run_requests
+    assert [d.action for d in project.store.decisions.all()] == ["hold", "fire"]
+
+
+def test_few_new_votes_hold_a_confirmed_change(grown: Any, branch: Callable[..., Any], make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template")
+    project.collect(project.day(0), n=3)
+    project.vote(project.day(0))
+    assert 0 < project.store.votes.count() < TriggerParams().min_new_votes
+    events = drift(branch(grown), "ddm", "adwin")
+    project.store.events.add(events)
+    assert not project.tick("retraining").run_requests
+    assert "no champion reward model" in " ".join(project.store.decisions.all()[0].reasons)
+
+
+def test_the_request_down_weights_votes_before_the_change_in_every_stage_that_learns(retrained: Any) -> None:
+    change = {"config": {"change_seq": retrained.change}}
+    assert retrained.request.run_config == {"ops": dict.fromkeys(("reward_model", "calibration", "retraining_set"), change)}
+
+
+def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) -> None:
+    assert not retrained.tick("retraining").run_requests
+    decisions = retrained.store.decisions.all()
+    assert [(d.action, d.state) for d in decisions] == [("fire", "succeeded")]
+    runs = [r for r in retrained.instance.get_runs() if r.job_name == "retraining"]
+    assert [r.run_id for r in runs] == [decisions[0].run_id]
+    assert runs[0].tags["rlhf/decision_id"] == str(decisions[0].decision_id)
+
+
+def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluation_split(retrained: Any) -> None:
+    rows = retrained.files.read_frame("retraining_set")
+    assert 40 <= len(rows) <= 64
+    assert set(rows["split"]) == {"train"}
+    assert rows["reason"].str.len().gt(20).all()
+    assert not set(rows["prompt_id"]) & frozen_prompt_ids(frozen_prompts())
+    assert (rows["chosen"] != rows["rejected"]).all()
+    old = rows[rows["weight"] < 1]
+    assert old["reason"].str.contains("before the change").all()
+    assert rows.loc[rows["weight"] == 1, "reason"].str.contains("after the change").all()
+
+
+def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(retrained: Any) -> None:
+    version = retrained.files.read_record("candidate_model", ModelVersion)
+    registered = retrained.registry.get("policy", "candidate")
+    assert registered == version
+    assert version.parent == "demo.policy@1"
+    assert version.data_hash
+    folder = retrained.champions.policy_folder(version)
+    assert folder_hash(folder) == version.content_hash
+    assert version.content_hash != retrained.registry.get("policy", 1).content_hash
+    assert load_policy(folder).generate(["Hello"], temperature=0.0, top_p=1.0, seeds=[0], max_new_tokens=4)
+    assert version.metrics["n_steps"] >= 3
+
+
+def test_the_evaluation_judges_candidate_and_champion_on_the_frozen_prompts(retrained: Any) -> None:
+    evaluation = retrained.files.read_record("evaluation", Evaluation)
+    assert (evaluation.candidate, evaluation.champion) == ("demo.policy@2", "demo.policy@1")
+    assert evaluation.n_prompts == len(frozen_prompts())
+    assert evaluation.win_rate.low <= evaluation.win_rate.value <= evaluation.win_rate.high
+    assert evaluation.kl.value >= 0
+    assert evaluation.reward_model.startswith(retrained.files.read_record("reward_model", ModelVersion).label)
+
+
+def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:
+    decision = retrained.files.read_record("gate", GateDecision)
+    assert retrained.store.gates.all() == [decision]
+    assert {c.name for c in decision.checks} == {"win_rate", "checkable_answers", "mean_length", "blocking_checks"}
+    assert all(c.reason for c in decision.checks)
+    assert decision.promoted is all(c.passed for c in decision.checks)
+    champion = retrained.registry.get("policy", "champion").label
+    assert champion == (decision.candidate if decision.promoted else decision.champion)
+    assert len(retrained.store.promotions.history("demo.policy")) == 1 + decision.promoted
+
+
+def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_is(retrained: Any, branch: Callable[..., Any]) -> None:
+    refused, passed = branch(retrained), branch(retrained)
+    refused.materialise(["gate"], config={"ops": {"gate": {"config": {"min_win_rate": 1.0}}}})
+    assert not refused.files.read_record("gate", GateDecision).promoted
+    evaluation = passed.files.read_record("evaluation", Evaluation)
+    better = evaluation.model_copy(
+        update={
+            "win_rate": evaluation.win_rate.model_copy(update={"value": 0.6, "low": 0.55, "high": 0.65}),
+            "mean_length_candidate": evaluation.mean_length_champion,
+            "checkable_difference": evaluation.checkable_difference.model_copy(update={"low": -0.1, "value": 0.0, "high": 0.1}),
+        }
+    )
+    passed.files.write_record("evaluation", better)
+    passed.materialise(["gate"])
+    assert passed.files.read_record("gate", GateDecision).promoted
+    assert passed.registry.get("policy", "champion").label == "demo.policy@2"
+    assert passed.registry.get("policy", "previous").label == "demo.policy@1"
+    promotions = passed.store.promotions.history("demo.policy")
+    assert promotions[-1].version == 2
+    assert "Win rate" in promotions[-1].reason
+
+
+def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> None:
+    runs = {run.run_id: run for run in retrained.registry.runs(limit=200)}
+    for stage in STAGES:
+        event = retrained.instance.get_latest_materialization_event(dg.AssetKey(stage))
+        url = event.asset_materialization.metadata["mlflow_run"].value
+        assert urlparse(url).scheme == "http"
+        run = runs[url.rpartition("/")[2]]
+        assert run.status == "FINISHED"
+        wanted = {"dagster.run_id": event.run_id, "dagster.asset": stage, "dagster.partition": "-", "dagster.job": "retraining"}
+        assert {k: run.tags.get(k) for k in wanted} == wanted
+        assert run.tags["data_hash"] == event.asset_materialization.metadata["data_hash"].value
+        assert len(run.tags["mlflow.source.git.commit"].removesuffix("-dirty")) == 40
+    candidate = retrained.files.read_record("candidate_model", ModelVersion)
+    assert runs[candidate.mlflow_run_id].tags["dagster.asset"] == "candidate_model"
+
+
+def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
+    shown = {stage: figures(retrained, stage) for stage in STAGES}
+    assert {stage: set(pictures) for stage, pictures in shown.items() if pictures} == {
+        "reward_model": {"loss_curve"},
+        "calibration": {"reliability_diagram"},
+        "candidate_model": {"loss_curve"},
+    }
+    assert all(png.startswith(PNG) and len(png) > 5000 for pictures in shown.values() for png in pictures.values())
+    kept = [p.name for p in Path(retrained.settings.home).parent.rglob("mlflow/artifacts/**/*.png")]
+    assert {"loss_curve.png", "reliability_diagram.png"} <= set(kept)
+
+
+def test_the_same_retraining_again_makes_no_second_candidate(retrained: Any, branch: Callable[..., Any]) -> None:
+    project = branch(retrained)
+    before = project.files.read_record("candidate_model", ModelVersion)
+    project.materialise(["candidate_model"], config={"ops": {"candidate_model": {"config": QUICK["candidate_model"]}}})
+    if project.registry.get("policy", "champion").version == 1:  # else its parent is another one, and so is the candidate
+        assert project.files.read_record("candidate_model", ModelVersion) == before
+        assert len(project.registry.history("policy")) == 2
+
+
+def test_the_same_calibration_again_has_the_same_data_version(retrained: Any, branch: Callable[..., Any]) -> None:
+    project = branch(retrained)
+    config = {"ops": {"calibration": {"config": QUICK["calibration"] | {"change_seq": retrained.change}}}}
+    versions = []
+    for _ in range(2):
+        project.materialise(["calibration"], config=config)
+        event = project.instance.get_latest_materialization_event(dg.AssetKey("calibration"))
+        versions.append(event.asset_materialization.tags["dagster/data_version"])
+    assert versions[0] == versions[1]
+    log = project.store.calibrations.log()
+    assert len(log) == 4  # learning, retraining and these two: the log only grows
+    assert all(isinstance(report, CalibrationReport) for report in log)

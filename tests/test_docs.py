@@ -1,0 +1,139 @@
+"""The documents name everything there is, point at what exists, and show what the definitions are."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from definitions import definitions_for, defs
+from docs import draw_graph
+from rlhf_pipeline.calibration import CALIBRATORS
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.completions import BACKENDS
+from rlhf_pipeline.config import ENV_PREFIX, Settings
+from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.prompts import GENERATORS
+from rlhf_pipeline.retraining.strategies import STRATEGIES
+from rlhf_pipeline.reward_model import REWARD_MODELS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+MEMBERS = {
+    "generator": GENERATORS, "backend": BACKENDS, "detector": DETECTORS, "calibrator": CALIBRATORS, "reward model": REWARD_MODELS,
+    "strategy": STRATEGIES,
+}  # fmt: skip
+# Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
+FORBIDDEN = ("response", "labeler", "labeller", "rater", "seamless", "powerful", "cutting-edge", "state-of-the-art", "simply", "blazing")
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def text_of(*pages: Path) -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+DOCS = text_of(*PAGES)
+
+
+def commands(group: typer.main.TyperGroup | None = None, prefix: str = "rlhf") -> Iterator[str]:
+    """Every command in full, such as `rlhf export prompts`."""
+    group = group or typer.main.get_group(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}"
+
+
+def setting_row(name: str) -> str:
+    """The line of docs/operations.md about one setting."""
+    field = Settings.model_fields[name]
+    default = "" if field.default is None else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    return f"| `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_stands_in_the_table_with_its_default_and_meaning(name: str) -> None:
+    assert setting_row(name) in text_of(ROOT / "docs" / "operations.md"), "copy the line above into docs/operations.md"
+
+
+def test_no_setting_is_named_that_does_not_exist() -> None:
+    named = set(re.findall(rf"\b{ENV_PREFIX}[A-Z_]+\b", DOCS + text_of(ROOT / ".env.example")))
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {f"{ENV_PREFIX}HOME"}
+    assert named <= known | {ENV_PREFIX}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, mapping in MEMBERS.items() for name in mapping])
+def test_a_member_of_a_mapping_is_in_extending(kind: str, name: str) -> None:
+    assert f"`{name}`" in text_of(ROOT / "docs" / "extending.md"), f"{kind} {name}"
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_a_command_is_in_the_documents(command: str) -> None:
+    *group, name = command.split()
+    named = command in DOCS or (group[-1:] == ["export"] and re.search(rf"rlhf export .*\b{name}\b", DOCS))
+    assert named, f"`{command}` is in no document"
+
+
+@pytest.mark.parametrize("kind", ["jobs", "sensors", "schedules"])
+def test_what_runs_is_in_the_loop(kind: str) -> None:
+    page = text_of(ROOT / "docs" / "loop.md")
+    simulated = definitions_for(Settings.read(folder=ROOT).model_copy(update={"annotators": "simulated"}))
+    names = {thing.name for thing in getattr(simulated, kind) or ()}
+    assert names
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+def test_every_stage_is_a_row_of_the_readme() -> None:
+    page = text_of(ROOT / "README.md")
+    stages = [key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()]
+    assert [stage for stage in stages if f"| `{stage}` |" not in page] == []
+
+
+def test_the_picture_is_that_of_the_definitions() -> None:
+    assert draw_graph.drawn(ROOT / "docs" / "graph.svg") == draw_graph.graph(), "run `make graph`"
+    assert (ROOT / "docs" / "graph.svg").read_text(encoding="utf-8") == draw_graph.svg(draw_graph.graph()), "run `make graph`"
+
+
+@EVERY_PAGE
+def test_a_relative_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@EVERY_PAGE
+def test_a_make_target_exists(page: Path) -> None:
+    code = "\n".join(a or b for a, b in re.findall(r"`([^`\n]+)`|^(make .*)$", text_of(page), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)\b", code))
+    assert named <= make_targets()
+
+
+@EVERY_PAGE
+def test_the_words_are_those_of_the_vocabulary(page: Path) -> None:
+    found = [word for word in FORBIDDEN if re.search(rf"\b{word}s?\b", text_of(page), re.IGNORECASE)]
+    assert found == []
+
+
+@EVERY_PAGE
+def test_a_path_of_the_checkout_exists(page: Path) -> None:
+    """Paths in code marks that begin with a folder of the checkout."""
+    folders = "rlhf_pipeline|assets|resources|jobs|sensors|demo|tests|docs|benchmarks|dagster_home"
+    paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text_of(page))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_error_is_in_the_tree_of_its_module() -> None:
+    errors = import_module("rlhf_pipeline.errors")
+    names = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, PipelineError)]
+    assert [name for name in names if name not in (errors.__doc__ or "")] == []
+
+
+def test_the_readme_leaves_room_for_the_demos_own_words() -> None:
+    assert "<!-- demo output -->" in text_of(ROOT / "README.md")
