@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, concat
@@ -23,6 +23,7 @@ class ComparisonsConfig(PairingParams, dg.Config):
 
 
 @dg.asset(**daily("comparisons", "generate", "parquet", "sqlite"))
+@schema_checked
 def comparisons(
     context: dg.AssetExecutionContext,
     config: ComparisonsConfig,

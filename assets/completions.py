@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
 from rlhf_pipeline.config import Settings
@@ -19,6 +19,7 @@ class CompletionsConfig(CompletionParams, dg.Config):
 
 
 @dg.asset(**daily("completions", "generate", "parquet", "transformers"))
+@schema_checked
 def completions(
     context: dg.AssetExecutionContext,
     config: CompletionsConfig,

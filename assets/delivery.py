@@ -1,19 +1,22 @@
 """How every stage hands over what it made: checked, described, tracked. Knows Dagster and MLflow runs; knows no stage."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ParamSpec
 
 import dagster as dg
 import pandas as pd
 
 from assets.partitions import DAYS
-from rlhf_pipeline.errors import ExpectationFailed
+from rlhf_pipeline.errors import ExpectationFailed, FrameError
 from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run
+
+P = ParamSpec("P")
 
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
@@ -44,6 +47,20 @@ def _described(name: str, group: str, kinds: Sequence[str]) -> dict[str, Any]:
         "check_specs": checks,
         "metadata": {"dagster/column_schema": column_schema(schema)} if schema else {},
     }
+
+
+def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
+    """A frame that its maker already refuses fails the schema check too, so that the UI shows which stage broke and why."""
+
+    @functools.wraps(stage)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+        try:
+            yield from stage(*args, **kwargs)
+        except FrameError as broken:
+            yield dg.AssetCheckResult(check_name="schema", passed=False, severity=dg.AssetCheckSeverity.ERROR, description=str(broken))
+            raise
+
+    return checked
 
 
 def column_schema(schema: FrameSchema) -> dg.TableSchema:

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.calibration import evidently_calibration_report
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.drift.calibration_events import calibration_events
@@ -29,6 +29,7 @@ class DriftConfig(DriftParams, dg.Config):
 
 
 @dg.asset(**daily("drift_report", "watch", "frouros", "evidently"))
+@schema_checked
 def drift_report(
     context: dg.AssetExecutionContext,
     config: DriftConfig,

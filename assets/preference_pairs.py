@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -19,6 +19,7 @@ class PreferencePairsConfig(PairParams, dg.Config):
 
 
 @dg.asset(**daily("preference_pairs", "feedback", "parquet"))
+@schema_checked
 def preference_pairs(
     context: dg.AssetExecutionContext,
     config: PreferencePairsConfig,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.frames import PROMPTS, concat
@@ -21,6 +21,7 @@ class PromptsConfig(PromptParams, dg.Config):
 
 
 @dg.asset(**daily("prompts", "generate", "parquet"))
+@schema_checked
 def prompts(
     context: dg.AssetExecutionContext,
     config: PromptsConfig,

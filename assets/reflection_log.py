@@ -6,13 +6,14 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver
+from assets.delivery import daily, deliver, schema_checked
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
 @dg.asset(**daily("reflection_log", "watch", "parquet", "sqlite"))
+@schema_checked
 def reflection_log(
     context: dg.AssetExecutionContext, votes: pd.DataFrame, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
 ) -> Iterator[Any]:

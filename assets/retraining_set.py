@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, standing
+from assets.delivery import deliver, schema_checked, standing
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.expectations import Expectation, Outcome
@@ -24,6 +24,7 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
 
 
 @dg.asset(**standing("retraining_set", "improve", "parquet"))
+@schema_checked
 def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.delivery import OWNERS, daily, deliver
+from assets.delivery import OWNERS, daily, deliver, schema_checked
 from assets.partitions import DAYS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -29,6 +29,7 @@ class VotesConfig(dg.Config):
 
 
 @dg.asset(**daily("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"])
+@schema_checked
 def votes(
     context: dg.AssetExecutionContext, config: VotesConfig, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
 ) -> Iterator[Any]:

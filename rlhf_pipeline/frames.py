@@ -317,9 +317,11 @@ def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
 
     if not column.nullable:
         refuse(series.isna(), "missing value", "The column may not be empty.")
+    if column.kind == "int" and pd.api.types.is_float_dtype(series):
+        refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)  # the cast would cut it off
     try:
         typed = series.astype(object).where(series.notna(), None).astype(column.dtype) if column.kind in ("text", "json") else (
-            pd.to_datetime(series, utc=True).astype(column.dtype) if column.kind == "time" else series.astype(column.dtype)
+            pd.to_datetime(series, utc=True, format="ISO8601").astype(column.dtype) if column.kind == "time" else series.astype(column.dtype)
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError) as cause:
         raise FrameError(f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). {column.description}.") from cause

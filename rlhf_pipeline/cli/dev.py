@@ -31,10 +31,10 @@ def dev(
 ) -> None:
     """Start Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
     workspace = Workspace.here()
-    initialise(workspace)
     for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
         if not _is_free(port):
             raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
+    initialise(workspace)
     environ = _environ(workspace, mlflow_port)
     binaries = Path(sys.executable).parent
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
@@ -47,6 +47,7 @@ def dev(
         typer.echo(f"\n  Dagster  http://{HOST}:{dagster_port}\n  MLflow   http://{HOST}:{mlflow_port}\n\n  Ctrl-C ends both.\n")
         while all(server.poll() is None for server in servers):
             time.sleep(1)
+        raise ConfigurationError("A server ended by itself; its last lines above say why. The other one is stopped.")
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:

@@ -40,7 +40,7 @@ class Heartbeats:
     def beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
         """Beat every `seconds` from a thread while the block runs; within the same block of the same process do nothing.
 
-        A row that stays behind is the mark of a killed process.
+        A row that stays behind is the mark of a killed or interrupted process, whose work somebody should do again.
         """
         if beats_here(run_id):
             yield
@@ -49,14 +49,20 @@ class Heartbeats:
         thread = threading.Thread(target=self._beat_until, args=(stop, run_id, job, seconds), daemon=True, name=f"heartbeat-{run_id[:8]}")
         _beating_here.add(run_id)
         thread.start()
+        ended = False
         try:
             yield
+            ended = True
+        except Exception:
+            ended = True  # by an error of its own
+            raise
         finally:
             stop.set()
             thread.join()
             _beating_here.discard(run_id)
-            with contextlib.suppress(StoreError):  # the row of a run that ended well is taken away later
-                self.clear(run_id)
+            if ended:
+                with contextlib.suppress(StoreError):  # the row of a run that ended is taken away later
+                    self.clear(run_id)
 
     def _beat_until(self, stop: threading.Event, run_id: str, job: str, seconds: float) -> None:
         while not stop.is_set():

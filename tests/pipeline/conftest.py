@@ -141,7 +141,7 @@ class Project:
 
     def tick(self, sensor: str, *, keep_cursor: bool = True) -> Any:
         """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the daemon does."""
-        found = self.defs.get_sensor_def(sensor)
+        found = self.defs.get_repository_def().get_sensor_def(sensor)
         needed = {key: self.store if key == "store" else (self.defs.resources or {})[key] for key in found.required_resource_keys}
         with dg.build_sensor_context(
             instance=self.instance, cursor=self.cursors.get(sensor), resources=needed,
@@ -167,14 +167,13 @@ class Project:
 
     @staticmethod
     def errors(result: dg.ExecuteInProcessResult) -> str:
-        """`step: Error: message` of every failed step, the root cause of each."""
+        """`step: Error: message` of every failed step, each with its chain of causes."""
         lines = []
         for event in result.all_events:
-            if event.event_type_value == "STEP_FAILURE":
-                error = event.step_failure_data.error
-                while error.cause is not None:
-                    error = error.cause
+            error = event.step_failure_data.error if event.event_type_value == "STEP_FAILURE" else None
+            while error is not None:
                 lines.append(f"{event.step_key}: {str(error.message).strip()}")
+                error = error.cause
         return "\n".join(lines)
 
 
@@ -183,7 +182,6 @@ def _quiet_libraries() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=dg.BetaWarning)
         warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-        warnings.filterwarnings("ignore", message=".*get_sensor_def will return.*")
         yield
 
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.pipeline.daemon_home import BINARIES, Server, eventually
+from tests.pipeline.daemon_home import BINARIES, ROOT, Server, eventually
 
 pytestmark = [pytest.mark.daemon, pytest.mark.xdist_group("daemon"), pytest.mark.timeout(600)]
 
@@ -68,6 +69,15 @@ def test_both_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
     )
     with urllib.request.urlopen(search, timeout=30) as answer:
         assert [model["name"] for model in json.load(answer)["registered_models"]] == ["demo.policy"]
+
+
+def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev) -> None:
+    taken = dev.dagster.rpartition(":")[2]
+    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", taken, "--mlflow-port", str(free_port())]
+    second = subprocess.run(command, cwd=ROOT, env=dev.project.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert f"Port {taken}" in second.stderr
+    assert "--dagster-port" in second.stderr
 
 
 def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:

@@ -20,6 +20,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.heartbeats import beats_here
 from sensors.retraining import retraining_sensor, run_key
 from sensors.run_health import run_health_sensor
+from tests.pipeline.daemon_home import eventually
 
 Status = dg.DagsterRunStatus
 RUNNING = dg.DefaultSensorStatus.RUNNING
@@ -163,6 +164,20 @@ def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
         assert beats_here("run"), "the inner block ends nothing"
     assert not beats_here("run")
     assert world.store.heartbeats.get("run") is None
+
+
+def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_does_not(world: World) -> None:
+    def work(run_id: str, error: BaseException) -> None:
+        with world.store.heartbeats.beating(run_id, job="feedback", seconds=5):
+            eventually(lambda: world.store.heartbeats.get(run_id), seconds=5, what="a beat")
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        work("stopped", KeyboardInterrupt())
+    with pytest.raises(ValueError, match="its own"):
+        work("failed", ValueError("its own"))
+    assert world.store.heartbeats.get("stopped") is not None
+    assert world.store.heartbeats.get("failed") is None
 
 
 def test_this_process_is_no_step_of_another_and_is_not_watched() -> None:

@@ -29,7 +29,7 @@ MISSION = {
     "calibration": {"reward_model", "preference_pairs", "votes"},
     "reflection_log": {"votes"},
     "drift_report": {"reflection_log", "votes"},
-    "retraining_set": {"comparisons", "preference_pairs", "reflection_log", "reward_model", "calibration"},
+    "retraining_set": {"preference_pairs", "reflection_log", "reward_model", "calibration"},
     "candidate_model": {"retraining_set"},
     "evaluation": {"candidate_model", "reward_model", "calibration"},
     "gate": {"evaluation", "candidate_model"},

@@ -66,7 +66,7 @@ def test_the_setting_chooses_the_backend(champions):
     assert isinstance(champions.backend(Settings(completion_backend="template")), TemplateBackend)
     there = Settings(completion_backend="openai_compatible", api_model="m", api_key=SecretStr("sk"), base_url="http://127.0.0.1:9/v1")
     assert isinstance(champions.backend(there), OpenAICompatibleBackend)
-    with pytest.raises(ConfigurationError, match="'parrot'.*template, local, openai_compatible"):
+    with pytest.raises(ConfigurationError, match=r"'parrot'.*template, local, openai_compatible"):
         champions.backend(Settings(completion_backend="parrot"))
 
 

@@ -1,10 +1,18 @@
+import inspect
+import pkgutil
+from importlib import import_module
 from importlib.metadata import distributions
 
 import pytest
 
+from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.completions import BACKENDS
+from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.prompts import GENERATORS
+from rlhf_pipeline.retraining.strategies import STRATEGIES
+from rlhf_pipeline.reward_model import REWARD_MODELS
 
 MODULE = """
 from rlhf_pipeline.completions import CompletionResult
@@ -60,7 +68,7 @@ def test_two_members_of_one_name_are_refused_by_package(tmp_path):
 @pytest.mark.parametrize("value", ["echo_backend:Missing", "no_such_module:Echo"])
 def test_a_member_that_cannot_be_imported_names_its_package(tmp_path, monkeypatch, value):
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigurationError, match="echo-backend registers 'echo'.*cannot be imported.*uninstall"):
+    with pytest.raises(ConfigurationError, match=r"echo-backend registers 'echo'.*cannot be imported.*uninstall"):
         list(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
 
 
@@ -69,3 +77,29 @@ def test_an_unknown_name_is_missing_as_in_a_dict():
     assert BACKENDS.get("nothing") is None
     with pytest.raises(KeyError):
         BACKENDS["nothing"]
+
+
+FOLDERS = {
+    "rlhf_pipeline.prompts": (GENERATORS, "generate"),
+    "rlhf_pipeline.completions": (BACKENDS, "complete"),
+    "rlhf_pipeline.drift": (DETECTORS, "from_state"),
+    "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
+    "rlhf_pipeline.reward_model": (REWARD_MODELS, "standardised"),
+    "rlhf_pipeline.retraining.strategies": (STRATEGIES, "train"),
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_class_of_a_folder_that_is_one_of_its_kind_is_in_the_mapping(folder):
+    """`method` is what only members of the folder have; the protocol in base.py has it too and is no member."""
+    mapping, method = FOLDERS[folder]
+    modules = [import_module(f"{folder}.{m.name}") for m in pkgutil.iter_modules(import_module(folder).__path__) if m.name != "base"]
+    kinds = {v for m in modules for v in vars(m).values() if inspect.isclass(v) and v.__module__ == m.__name__ and method in vars(v)}
+    assert kinds == {member for member in mapping.values() if member.__module__.startswith(folder)}
+    assert {name: getattr(member, "name", None) for name, member in mapping.items()} == {name: name for name in mapping}
+
+
+def test_each_mapping_begins_with_or_holds_a_member_that_works_offline():
+    assert {"templates"} <= set(GENERATORS)
+    assert {"template"} <= set(BACKENDS)
+    assert next(iter(CALIBRATORS)) == "none"

@@ -86,6 +86,11 @@ def test_weight_zero_before_the_change_leaves_those_pairs_out():
     assert set(chosen["comparison_id"]) == {"c2", "c3"}
 
 
+def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
+    chosen = select(pairs(4), scores([0.2, 0.6, 0.2, 0.6]), None, SelectionParams(min_pairs=1), change_seq=30)
+    assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}  # c0 and c1 came before the change, c2 is new and surprising
+
+
 def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
     chosen = select(pairs(4, split=["calib", "test", "train", "train"]), scores([0.5] * 4), None, PARAMS, frozen_prompt_ids={"p2"})
     assert chosen["comparison_id"].tolist() == ["c3"]

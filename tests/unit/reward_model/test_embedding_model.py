@@ -10,7 +10,7 @@ from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, 
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.training import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, RewardModelParams, fit_reward_model
 from rlhf_pipeline.votes.splits import split_of
 
 WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", "warm", "cold"]
@@ -251,6 +251,23 @@ def test_votes_before_a_change_of_taste_count_less():
     assert told.report.n_before_change == (before["split"] == "train").sum()
     assert told.report.test_since_change.n == (after["split"] == "test").sum()
     assert told.report.test_since_change.accuracy.value > told.report.test.accuracy.value
+
+
+def test_what_old_votes_are_worth_is_found_on_new_ones():
+    old = make_pairs(400, seed=3, liked="kind")
+    for liked, is_worth_little in (("sourced", True), ("kind", False)):
+        new = make_pairs(150, seed=4, liked=liked)
+        pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
+        report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), change_seq=10_000).report
+        assert (report.weight_before_change < 0.1) is is_worth_little
+        assert report.weights_tried[f"{report.weight_before_change:g}"] == min(report.weights_tried.values())
+
+
+def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
+    old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
+    pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
+    report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), change_seq=10_000).report
+    assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
 
 
 def test_mixed_kinds_of_annotators_are_refused_unless_told():

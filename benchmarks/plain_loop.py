@@ -1,0 +1,217 @@
+"""The loop without an orchestrator: every stage's library calls one after the other, with checks, MLflow runs and files.
+
+What bench_loop.py sets beside the same stages as Dagster assets.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+
+import pandas as pd
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.calibration import CalibrationParams, calibrate, evidently_calibration_report, reliability_diagram
+from rlhf_pipeline.champions import Champions, Judge, not_worse
+from rlhf_pipeline.comparisons import PairingParams, pair_completions
+from rlhf_pipeline.completions import CompletionParams, complete_prompts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.reference import current_window, reference_window
+from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.evaluation import EvaluationParams, GateParams, evaluate, frozen_prompt_ids, frozen_prompts, gate
+from rlhf_pipeline.evaluation.plots import loss_curve
+from rlhf_pipeline.expectations import require, suite_for, validate
+from rlhf_pipeline.frames import SCHEMAS, frame_hash
+from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.records import Record, utc_now
+from rlhf_pipeline.reflection import judged_predictions, predict, reflect
+from rlhf_pipeline.registry import Registry, Run
+from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
+from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import PairParams, agreement, latest_pairs, noise_ceiling, preference_pairs
+
+
+@dataclass
+class Timed:
+    """Seconds by stage and by job of one pass over the jobs, and their seconds of CPU."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    jobs: dict[str, float] = field(default_factory=dict)
+    cpu: float = 0.0
+
+    @contextmanager
+    def job(self, name: str) -> Iterator[None]:
+        start, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.jobs[name] = time.perf_counter() - start
+        self.cpu += time.process_time() - cpu
+
+
+@dataclass
+class PlainScript:
+    """The loop without an orchestrator: every stage one method, called one after the other."""
+
+    settings: Settings
+    store: Store
+    registry: Registry
+    champions: Champions
+    files: Artefacts
+    prompt_params: PromptParams
+    timed: Timed = field(default_factory=Timed)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Run]:
+        start = time.perf_counter()
+        with self.registry.run(name, {"stage": name}, run_key=f"plain:{name}:{time.time_ns()}") as run:
+            yield run
+        self.timed.stages[name] = time.perf_counter() - start
+
+    def keep(self, run: Run, name: str, value: pd.DataFrame | Record, metrics: dict[str, float], day: str | None = None) -> None:
+        if isinstance(value, Record):
+            self.files.write_record(name, value)
+        else:
+            require(validate(value, suite_for(SCHEMAS[name]), name))
+            run.set_tags({"data_hash": frame_hash(value)})
+            self.files.write_frame(name, value, day)
+        run.log_metrics(metrics)
+
+    def collection(self, day: str) -> None:
+        with self.stage("prompts") as run:
+            prompts = generate(self.prompt_params, day=day, exclude=frozen_prompt_ids(frozen_prompts()))
+            self.keep(run, "prompts", prompts, {"n_prompts": len(prompts)}, day)
+        with self.stage("completions") as run:
+            backend = self.champions.backend(self.settings)
+            completions = complete_prompts(prompts, backend, CompletionParams(), cache=self.store.completions_cache)
+            self.keep(run, "completions", completions, {"n_completions": len(completions)}, day)
+        with self.stage("comparisons") as run:
+            before = [(date.fromisoformat(day) - timedelta(days=n)).isoformat() for n in (1, 2, 3)]
+            earlier = self.store.comparisons.for_days(before)
+            comparisons = pair_completions(prompts, completions, PairingParams(), day=day, earlier=earlier)
+            judge = self.champions.judge()
+            predictions = self._predicted(judge, comparisons) if judge else None
+            self.store.comparisons.publish(comparisons, predictions, published_at=utc_now())
+            self.keep(run, "comparisons", comparisons, {"n_comparisons": len(comparisons)}, day)
+
+    def feedback(self, day: str) -> None:
+        with self.stage("votes") as run:
+            votes = self.store.votes.snapshot([day])
+            agreement(votes)
+            self.keep(run, "votes", votes, {"n_votes": len(votes)}, day)
+        with self.stage("preference_pairs") as run:
+            judged = votes["comparison_id"].unique().tolist()
+            all_votes = self.store.votes.on(judged, up_to_seq=int(votes["seq"].max()))
+            pairs = preference_pairs(all_votes, self.store.comparisons.with_ids(judged), PairParams()).assign(day=day)
+            self.keep(run, "preference_pairs", pairs, {"n_pairs": len(pairs)}, day)
+        with self.stage("reflection_log") as run:
+            found = [self.store.predictions.for_days([day]), self.store.predictions.of(judged)]
+            predictions = pd.concat(found).drop_duplicates(["comparison_id", "reward_model"])
+            reflections = reflect(predictions, votes, strict=False)
+            self.keep(run, "reflection_log", reflections, {"n_rows": len(reflections)}, day)
+        with self.stage("drift_report") as run:
+            report = self._drift_report(day, reflections, votes, run)
+            self.keep(run, "drift_report", report, {"n_drift": int((report["verdict"] == "drift").sum())}, day)
+
+    def _drift_report(self, day: str, reflections: pd.DataFrame, votes: pd.DataFrame, run: Run) -> pd.DataFrame:
+        judged, params = reflections[reflections["is_error"].notna()], DriftParams()
+        if judged.empty:
+            return drift_report(day, model_version=None, reference=None, current=None, params=params)
+        label = str(judged["reward_model"].mode().iloc[0])
+        found = scan(self.store.detectors.errors_after(label), self.store.detectors.states(label), model_version=label, params=params)
+        self.store.detectors.record_scan(found.events, label, found.states)
+        mine = reflections[reflections["reward_model"] == label]
+        judge, reference = self.champions.judge(self.champions.version(label)), self.champions.reference_window(label)
+        texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
+        current = current_window(mine, texts, model_version=label, embed=judge.embed if judge else None)
+        tests = evidently_calibration_report(judged_predictions(mine))
+        self.store.events.add(calibration_events(mine, list(tests.tests), model_version=label))
+        events = self.store.events.for_model(label)
+        report = drift_report(
+            day, model_version=label, reference=reference, current=current, events=[*events], warnings=found.warnings,
+            calibration_tests=list(tests.tests), last_seq=int(judged["seq"].max()), params=params,
+        )  # fmt: skip
+        run.log_text(json.dumps(tests.json), "calibration.json")
+        if reference is not None:
+            run.log_text(json.dumps(data_drift_report(reference, current, params).json), "data_drift.json")
+        errors = self.store.detectors.errors_after(label)
+        run.log_figure(
+            drift_timeline(errors, events, found.warnings, noise_ceiling=noise_ceiling(votes), title=label), "drift_timeline.png"
+        )
+        return report
+
+    def retraining(self, day: str) -> None:
+        pairs = latest_pairs(self.files.read_days("preference_pairs", self.files.days("preference_pairs")))
+        votes = self.files.read_days("votes", self.files.days("votes"))
+        with self.stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
+            champion = self.champions.judge()
+            warm_start = champion.reward_model if champion else None
+            fitted = fit_reward_model(pairs, RewardModelParams(), encoder=self.champions.encoder(), warm_start=warm_start)
+            fitted.model.save(Path(folder) / "reward_model")
+            version = self.registry.register(
+                "reward_model", Path(folder) / "reward_model", run=run, data_hash=fitted.report.data_hash, data_seq=fitted.report.max_seq
+            )
+            self.registry.set_alias("reward_model", "candidate", version.version)
+            run.log_figure(loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label), "loss_curve.png")
+            self.keep(run, "reward_model", version, {"n_train": fitted.report.n_train})
+        with self.stage("calibration") as run:
+            judge = self.champions.judge(version)
+            assert judge is not None
+            calibrator, report = calibrate(
+                pairs, judge.reward_model, CalibrationParams(), reward_model_label=version.label,
+                data_hash=version.data_hash or "", noise_ceiling=noise_ceiling(votes),
+            )  # fmt: skip
+            number = self.store.calibrations.add(report, calibrator.to_json())
+            judge = Judge(version, judge.reward_model, calibrator, f"{report.method}@{number}")
+            calib, test = (pairs[pairs["split"] == split] for split in ("calib", "test"))
+            window = reference_window(calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed)
+            window.save(self.champions.reference_folder(version))
+            run.log_folder(self.champions.reference_folder(version), "reference_window")
+            rows = pd.DataFrame({"p": judge.p_chosen(test), "outcome": 1.0, "group": test["prompt_id"].to_numpy()})
+            turned = (test["chosen_side"] == "b").to_numpy()
+            rows.loc[turned, ["p", "outcome"]] = 1 - rows.loc[turned, ["p", "outcome"]]
+            evidently = evidently_calibration_report(rows)
+            run.log_text(evidently.html().decode(), "evidently.html")
+            run.log_figure(reliability_diagram(report), "reliability_diagram.png")
+            promoted, reason = not_worse(judge, self.champions.judge(), test)
+            self.keep(run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value})
+            if promoted:
+                self.champions.promote("reward_model", version, reason=reason, actor="benchmark")
+        frozen = frozen_prompts()
+        with self.stage("retraining_set") as run:
+            reflections = self.files.read_days("reflection_log", self.files.days("reflection_log"))
+            scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
+            frame = select(pairs, scores, reflections, SelectionParams(), change_seq=None, frozen_prompt_ids=frozen_prompt_ids(frozen))
+            assert not verify_retraining_set(frame, frozen_prompt_ids(frozen), SelectionParams().min_pairs)
+            self.keep(run, "retraining_set", frame, {"n_pairs": len(frame)})
+        with self.stage("candidate_model") as run:
+            parent, out = self.champions.policy(), self.settings.models / "candidates" / "plain"
+            trained = train_candidate("dpo", self.champions.policy_folder(parent), frame, out, StrategyParams())
+            candidate = self.registry.register("policy", out / "model", run=run, parent=parent.label, data_hash=trained.data_hash)
+            self.registry.set_alias("policy", "candidate", candidate.version)
+            run.log_figure(loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png")
+            self.keep(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
+        with self.stage("evaluation") as run:
+            result, samples = evaluate(
+                self.champions.load_policy(candidate), self.champions.load_policy(parent), frozen, judge.reward_model, EvaluationParams(),
+                candidate_label=candidate.label, champion_label=parent.label, reward_model_label=version.label, calibrator=judge.calibrator,
+            )  # fmt: skip
+            run.log_text(samples.to_json(orient="records", lines=True), "samples.jsonl")
+            self.keep(run, "evaluation", result, {"win_rate": result.win_rate.value})
+        with self.stage("gate") as run:
+            decision = gate(result, GateParams())
+            self.keep(run, "gate", decision, {"promoted": float(decision.promoted)})
+            self.store.gates.record(decision)
+
+    def _predicted(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:
+        return predict(
+            comparisons, judge.reward_model, judge.calibrator, reward_model_label=judge.label,
+            calibrator_version=judge.calibrator_version, data_hash=judge.version.data_hash or "", predicted_at=utc_now(),
+        )  # fmt: skip

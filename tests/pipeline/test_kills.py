@@ -1,0 +1,134 @@
+"""kill -9 in the middle of a stage: the last good artefact stays, a re-run completes, nothing is doubled."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.records import ModelVersion
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+
+DYING_RUN = Path(__file__).with_name("dying_run.py")
+COLLECTION = {"prompts": {"n": 12}, "completions": {"max_new_tokens": 12, "batch_size": 16}, "comparisons": {"pairs_per_prompt": 6}}
+TRAINING = {
+    "calibration": {"min_pairs": 10},
+    "retraining_set": {"min_pairs": 40, "max_pairs": 64},
+    "candidate_model": {"epochs": 2, "min_pairs": 40, "checkpoint_every": 2},
+    "evaluation": {"max_new_tokens": 8},
+}
+
+
+def config(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"ops": {stage: {"config": values} for stage, values in stages.items()}}
+
+
+def kill(project: Any, moment: str, job: str, day: str = "", stages: dict[str, dict[str, Any]] | None = None) -> None:
+    """Start the job in another process, which dies at that moment."""
+    command = [sys.executable, str(DYING_RUN), moment, job, day, json.dumps(config(stages or {}))]
+    died = subprocess.run(command, env=project.environ, capture_output=True, text=True, check=False, timeout=120)
+    assert died.returncode == -signal.SIGKILL, died.stdout[-2000:] + died.stderr[-4000:]
+
+
+def frames(project: Any) -> dict[str, bytes]:
+    folder = Path(project.settings.frames)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.suffix in (".parquet", ".json")}
+
+
+def same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    moving = [c for c in ("latency_ms", "received_at") if c in ours.columns]
+    pd.testing.assert_frame_equal(ours.drop(columns=moving), theirs.drop(columns=moving))
+
+
+@pytest.fixture(scope="module")
+def unbroken(grown: Any, branch: Callable[..., Any]) -> Any:
+    """A fourth day as it is without a kill."""
+    project = branch(grown)
+    project.run("collection", project.day(3), config=config(COLLECTION))
+    project.vote(project.day(3))
+    project.run("feedback", project.day(3))
+    return project
+
+
+def test_killed_while_completing_what_was_completed_is_kept_and_the_day_is_the_same(
+    unbroken: Any, grown: Any, branch: Callable[..., Any]
+) -> None:
+    project, day = branch(grown), grown.day(3)
+    before, n = frames(project), project.store.comparisons.count()
+    kill(project, "completing", "collection", day, COLLECTION)
+    after = frames(project)
+    assert set(after) - set(before) == {f"prompts/{day}.parquet"}  # the stage before is done, the killed one left nothing
+    assert project.store.comparisons.count() == n
+    project.run("collection", day, config=config(COLLECTION))
+    for stage in ("prompts", "completions", "comparisons"):
+        same(project.files.read_frame(stage, day), unbroken.files.read_frame(stage, day))
+    kept = project.files.read_frame("completions", day)["latency_ms"].to_numpy()
+    assert len(kept) == 48
+    project.run("collection", day, config=config(COLLECTION))
+    assert project.store.comparisons.count() == n + len(project.files.read_frame("comparisons", day))
+
+
+def test_killed_while_casting_no_vote_is_lost_or_doubled(unbroken: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(unbroken), unbroken.day(4)
+    project.run("collection", day, config=config(COLLECTION | {"prompts": {"n": 24}}))
+    n, n_comparisons = project.store.votes.count(), len(project.files.read_frame("comparisons", day))
+    kill(project, "casting", "simulated_voting", stages={"cast_simulated_votes": {"day": day}})
+    n_kept = project.store.votes.count() - n
+    assert 0 < n_kept < 3 * n_comparisons  # whole transactions
+    assert project.store.votes.max_seq() == n + n_kept
+    project.vote(day)
+    project.vote(day)
+    assert project.store.votes.count() == n + 3 * n_comparisons == project.store.votes.max_seq()
+    assert project.store.audit.verify() is None or project.store.audit.verify()
+
+
+@pytest.mark.parametrize("moment", ["writing reflections", "writing the drift report"])
+def test_killed_in_the_feedback_the_last_good_day_stays_and_a_rerun_is_the_same(
+    unbroken: Any, grown: Any, branch: Callable[..., Any], moment: str
+) -> None:
+    project, day = branch(unbroken), unbroken.day(3)
+    before, events = frames(project), len(project.store.events.for_model(project.judge))
+    kill(project, moment, "feedback", day)
+    assert frames(project) == before
+    project.run("feedback", day)
+    assert frames(project) == before
+    assert len(project.store.events.for_model(project.judge)) == events
+
+
+def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    champion, before = project.judge, frames(project)
+    kill(project, "registering", "learning", stages={"calibration": TRAINING["calibration"]})
+    assert [m.label for m in project.registry.history("reward_model")] == [champion]
+    assert project.judge == champion
+    assert frames(project) == before
+    project.champions.judge().p_chosen(project.files.read_frame("preference_pairs", project.day(2)).head(3))
+    project.run("learning", config=config({"calibration": TRAINING["calibration"]}))
+    assert len(project.registry.history("reward_model")) == 2
+    assert project.files.read_record("reward_model", ModelVersion).parent == champion
+
+
+def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    champion = project.champions.policy()
+    kill(project, "training", "retraining", stages=TRAINING)
+    assert [m.label for m in project.registry.history("policy")] == [champion.label]
+    assert project.champions.policy() == champion
+    rewards = len(project.registry.history("reward_model"))
+    stages = ["candidate_model", "evaluation", "gate"]  # re-execution from failure
+    result = project.materialise(stages, config=config({s: TRAINING[s] for s in stages if s in TRAINING}))
+    headline = next(
+        e.materialization.metadata["headline"].value
+        for e in result.get_asset_materialization_events()
+        if e.materialization.asset_key.to_user_string() == "candidate_model"
+    )
+    assert "resumed from step 2" in headline
+    assert len(project.registry.history("policy")) == 2
+    assert len(project.registry.history("reward_model")) == rewards
+    assert len(project.store.gates.all()) == 1

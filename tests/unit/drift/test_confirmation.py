@@ -1,0 +1,45 @@
+"""Which events are believed together, and when they say the change began."""
+
+from datetime import UTC, date, datetime
+
+from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming
+from rlhf_pipeline.records import DriftEvent
+
+PARAMS = ConfirmationParams()
+
+
+def event(detector: str, seq: int, change: int | None = None, kind: str = "drift") -> DriftEvent:
+    return DriftEvent(
+        kind=kind, model_version="demo.reward_model@1", detector=detector, params_hash="p", stream="errors", seq=seq,
+        day=date(2026, 1, 6), change_seq=change, evidence={}, detected_at=datetime(2026, 1, 6, tzinfo=UTC),
+    )  # fmt: skip
+
+
+def test_a_false_alarm_shortly_before_is_no_witness_of_the_change() -> None:
+    alarm = event("hddm_a", 2947, 2946)
+    change = [event("hddm_a", 3307, 3306), event("ddm", 3351, 2995), event("adwin", 3433, 3303)]
+    assert confirming([alarm, *change], PARAMS) == tuple(change)
+
+
+def test_a_detector_that_fires_again_afterwards_dates_nothing_anew() -> None:
+    change = [event("hddm_a", 3307, 3306), event("adwin", 3433, 3303)]
+    later = [event("hddm_a", 3700, 3650), event("adwin", 3900, 3700)]
+    assert confirming([*later, *change], PARAMS) == tuple(change)
+
+
+def test_more_detectors_beat_a_shorter_span() -> None:
+    early = [event("ddm", 100), event("adwin", 110)]
+    wide = [event("ddm", 1000), event("adwin", 1200), event("hddm_a", 1450)]
+    assert confirming([*early, *wide], PARAMS) == tuple(wide)
+
+
+def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> None:
+    events = [event("hddm_a", 3307, 3306), event("ddm", 3351, 2995), event("adwin", 3433, 3303), event("hddm_a", 3576, 3528)]
+    assert change_seq(events) == 3303
+
+
+def test_calibration_dates_a_change_only_alone() -> None:
+    calibration = event("calibration_slope_upper", 3957, 3299, kind="calibration")
+    assert change_seq([calibration]) == 3299
+    assert change_seq([calibration, event("adwin", 3433, 3303)]) == 3303
+    assert change_seq([]) is None
