@@ -8,7 +8,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, standing, tracked
+from assets.delivery import deliver, rule, standing, tracked, with_bounds
 from rlhf_pipeline.calibration import CalibrationParams, calibrate, evidently_calibration_report, reliability_diagram
 from rlhf_pipeline.champions import Champions, Judge, not_worse
 from rlhf_pipeline.drift.reference import reference_window
@@ -19,6 +19,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import latest_pairs, noise_ceiling
 
 
+@with_bounds
 class CalibrationConfig(CalibrationParams, dg.Config):
     """Which methods are tried, how they are compared, and which votes count less."""
 
@@ -79,6 +80,14 @@ def calibration(
                 "log_loss_calibrated": report.calibrated.log_loss.value,
                 "is_champion": float(promoted),
             },
+            checks=[
+                rule(
+                    "calibration does not raise the log loss",
+                    report.calibrated.log_loss.value <= report.raw.log_loss.value + 0.01,
+                    f"{report.method} raises the log loss on unseen votes from {report.raw.log_loss.value:.3f} to "
+                    f"{report.calibrated.log_loss.value:.3f}: the calibration split is small or unlike the test split.",
+                )
+            ],
             headline=f"{report.method}: ECE {report.raw.ece_equal_mass} → {report.calibrated.ece_equal_mass}; {reason}",
             figures={"reliability_diagram": reliability_diagram(report)},
             texts=texts,

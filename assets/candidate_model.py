@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, standing, tracked, value_hash
+from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
@@ -15,6 +15,7 @@ from rlhf_pipeline.registry import CANDIDATE, Registry
 from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
 
 
+@with_bounds
 class CandidateConfig(StrategyParams, dg.Config):
     """Which strategy, with which parameters."""
 
@@ -59,6 +60,7 @@ def candidate_model(
             version,
             run=run,
             metrics=metrics,
+            checks=[rule("no sign of a broken training", not report.warnings, " ".join(report.warnings))],
             headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} pairs, {report.n_steps} steps{resumed}",
             figures={"loss_curve": loss_curve(report.loss_curve, title=f"Loss of {version.label}", others=report.curves)},
             texts={"report.json": report.model_dump_json(indent=1)},

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, concat
@@ -18,6 +18,7 @@ from rlhf_pipeline.store import Store
 DAYS_OF_REPEATS = 3  # a repeat shows a pair again that was first shown at most this many days ago
 
 
+@with_bounds
 class ComparisonsConfig(PairingParams, dg.Config):
     """Pairs per prompt, share of repeats, seed of order and side."""
 
@@ -53,6 +54,10 @@ def comparisons(
         registry,
         frame,
         metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": published.n_new, "n_predictions": published.n_predictions},
+        usual=[
+            usually("expect_column_value_lengths_to_be_between", column="completion_a", min_value=2, mostly=0.95),
+            usually("expect_column_value_lengths_to_be_between", column="completion_b", min_value=2, mostly=0.95),
+        ],
         headline=f"{len(frame)} comparisons ({repeats} repeats), {published.n_predictions} predicted by {judge.label if judge else 'nobody yet'}",
         rows=frame[["prompt", "completion_a", "completion_b"]],
     )

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
 from rlhf_pipeline.config import Settings
@@ -14,6 +14,7 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
+@with_bounds
 class CompletionsConfig(CompletionParams, dg.Config):
     """How many completions per prompt, sampled how."""
 
@@ -44,6 +45,11 @@ def completions(
             "mean_tokens": made["n_tokens"].mean() if len(made) else None,
             "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
         },
+        usual=[
+            usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop", "length"], mostly=0.95),
+            usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop"], mostly=0.5),
+            usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
+        ],
         headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} failed",
         rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
     )

@@ -4,7 +4,7 @@ import base64
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 import pandas as pd
@@ -22,6 +22,8 @@ OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
 WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}  # fields that count or date a making
 PREVIEW_WIDTH = 80
+
+C = TypeVar("C", bound=dg.Config)
 
 
 def daily(name: str, group: str, *kinds: str) -> dict[str, Any]:
@@ -88,9 +90,7 @@ def deliver(
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place."""
     name = context.asset_key.to_user_string()
-    outcomes = [*checks]
-    if isinstance(value, pd.DataFrame):
-        outcomes += validate(value, suite_for(SCHEMAS[name], extra=usual), name)
+    outcomes = [*checks, *_outcomes(name, value, usual)]
     yield from _check_results(outcomes)
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
@@ -126,6 +126,35 @@ def _timeless(content: Any) -> Any:
     if isinstance(content, dict):
         return {key: _timeless(item) for key, item in content.items() if key not in WHEN}
     return content
+
+
+def _outcomes(name: str, value: pd.DataFrame | Record, usual: Sequence[Expectation]) -> list[Outcome]:
+    """What the schema promises, and what is usual: an empty frame only has to be noticed."""
+    if isinstance(value, Record):
+        same = type(value).from_json(value.model_dump_json()) == value
+        return [rule("the record comes back from JSON unchanged", same, f"{name} does not survive its JSON file.", blocking=True)]
+    not_empty = Expectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 1})
+    return validate(value, suite_for(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name)
+
+
+def rule(name: str, passed: bool, message: str, *, blocking: bool = False) -> Outcome:
+    """A check of our own beside Great Expectations': `message` says what is wrong, for when it failed."""
+    return Outcome(expectation=Expectation(type=name, blocking=blocking), passed=passed, message=name if passed else message)
+
+
+def usually(kind: str, **kwargs: Any) -> Expectation:
+    """A Great Expectations expectation whose failure warns."""
+    return Expectation(type=kind, kwargs=kwargs)
+
+
+def with_bounds(config: type[C]) -> type[C]:
+    """A config class whose descriptions end in the bounds of each field: the launchpad shows nothing but descriptions."""
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    for field in config.model_fields.values():
+        bounds = [f"{signs[name]} {limit}" for m in field.metadata for name in signs if (limit := getattr(m, name, None)) is not None]
+        if bounds and field.description:
+            field.description = f"{field.description} ({', '.join(bounds)})"
+    return config
 
 
 def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]:

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.calibration import evidently_calibration_report
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.drift.calibration_events import calibration_events
@@ -24,6 +24,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling
 
 
+@with_bounds
 class DriftConfig(DriftParams, dg.Config):
     """Detectors, windows and how many must agree."""
 
@@ -58,6 +59,7 @@ def drift_report(
         registry,
         frame,
         metrics={"n_drift": int((frame["verdict"] == "drift").sum()), "n_warning": int((frame["verdict"] == "warning").sum())},
+        usual=[usually("expect_column_values_to_not_be_in_set", column="verdict", value_set=["drift"])],
         headline=f"{last}: {_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
         figures={"drift_timeline": _timeline(store, current.label, votes, scans)} if current and current.label in scans else {},

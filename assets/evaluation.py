@@ -5,13 +5,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.delivery import deliver, standing
+from assets.delivery import deliver, rule, standing, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
 
+MUCH_KL = 0.5  # nats per token: beyond it a policy has become another one
 
+
+@with_bounds
 class EvaluationConfig(EvaluationParams, dg.Config):
     """How both policies are sampled."""
 
@@ -56,6 +59,7 @@ def evaluation(
             "checkable_champion": result.checkable_champion.value if result.checkable_champion else None,
             "length_ratio": result.length_ratio,
         },
+        checks=[rule("close to the champion", result.kl.value < MUCH_KL, f"{result.kl.value:.2f} nats per token from the champion.")],
         headline=f"win rate {result.win_rate} on {result.n_prompts} prompts, KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
         rows=samples[["prompt", "completion_candidate", "completion_champion"]],
         texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import deliver, standing
+from assets.delivery import deliver, standing, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.evaluation import gate as decide
@@ -17,6 +17,7 @@ from rlhf_pipeline.store import Store
 GUARDED = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation")
 
 
+@with_bounds
 class GateConfig(GateParams, dg.Config):
     """How much worse is too much."""
 

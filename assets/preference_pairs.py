@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -14,6 +14,7 @@ from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs
 from rlhf_pipeline.votes import preference_pairs as build
 
 
+@with_bounds
 class PreferencePairsConfig(PairParams, dg.Config):
     """How votes become pairs."""
 
@@ -46,6 +47,11 @@ def preference_pairs(
             "mean_agreement": frame["agreement"].mean() if len(frame) else None,
             "mean_margin": frame["margin"].mean() if len(frame) else None,
         },
+        usual=[
+            usually("expect_column_mean_to_be_between", column="agreement", min_value=0.6),
+            usually("expect_column_values_to_not_be_in_set", column="chosen_side", value_set=["a"], mostly=0.3),
+            usually("expect_column_values_to_not_be_in_set", column="chosen_side", value_set=["b"], mostly=0.3),
+        ],
         headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, {dropped['n_without_majority']} without a majority",
         rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
     )

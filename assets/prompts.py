@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.frames import PROMPTS, concat
@@ -14,6 +14,7 @@ from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.registry import Registry
 
 
+@with_bounds
 class PromptsConfig(PromptParams, dg.Config):
     """How many prompts a day, of which categories and difficulties, from which source."""
 
@@ -41,6 +42,10 @@ def prompts(
         registry,
         frame,
         metrics={"n_prompts": len(frame), "n_categories": len(per_category), "share_checkable": frame["reference"].notna().mean()},
+        usual=[
+            usually("expect_column_value_lengths_to_be_between", column="text", min_value=8, max_value=4000, mostly=0.99),
+            usually("expect_column_unique_value_count_to_be_between", column="category", min_value=2),
+        ],
         headline=f"{len(frame)} prompts in {len(per_category)} categories",
         rows=frame[["category", "difficulty", "text", "reference"]],
     )

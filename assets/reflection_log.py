@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked
+from assets.delivery import daily, deliver, schema_checked, usually
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -36,6 +36,10 @@ def reflection_log(
             "n_unvoted": int(frame["vote_id"].isna().sum()),
             "error_rate": judged.mean() if len(judged) else None,
         },
+        usual=[
+            usually("expect_column_mean_to_be_between", column="p_calibrated", min_value=0.3, max_value=0.7),
+            usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
+        ],
         headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}" if len(judged) else "no prediction met a vote yet",
         rows=frame[["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]],
     )

@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, schema_checked, standing
+from assets.delivery import deliver, schema_checked, standing, usually, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.expectations import Expectation, Outcome
@@ -17,6 +17,7 @@ from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_r
 from rlhf_pipeline.votes import latest_pairs
 
 
+@with_bounds
 class RetrainingSetConfig(SelectionParams, dg.Config):
     """How many pairs, ranked by what, and which votes count less."""
 
@@ -54,6 +55,7 @@ def retraining_set(
             "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
             "mean_information": frame["information"].mean() if len(frame) else None,
         },
+        usual=[usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
         headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full weight, calibrated by {calibration.method}",
         rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
     )

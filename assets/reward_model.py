@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, standing, tracked
+from assets.delivery import deliver, rule, standing, tracked, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry
@@ -17,6 +17,7 @@ from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.votes import latest_pairs
 
 
+@with_bounds
 class RewardModelConfig(RewardModelParams, dg.Config):
     """How the head is fitted, and which votes count less."""
 
@@ -63,12 +64,16 @@ def reward_model(
         registry.set_alias("reward_model", CANDIDATE, version.version)
         shown = report.test_since_change or test
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
+        beats_length = shown is None or shown.accuracy.value > shown.longer_wins.value
         yield from deliver(
             context,
             registry,
             version,
             run=run,
             metrics=metrics,
+            checks=[
+                rule("better than preferring the longer completion", beats_length, f"{version.label} is no better than a ruler on {where}.")
+            ],
             headline=f"{version.label}: accuracy {shown.accuracy} on {shown.n} {where}, longer wins {shown.longer_wins.value:.3f}"
             if shown
             else f"{version.label}: no test pairs yet",

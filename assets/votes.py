@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.delivery import OWNERS, daily, deliver, schema_checked
+from assets.delivery import OWNERS, daily, deliver, schema_checked, usually, with_bounds
 from assets.partitions import DAYS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -22,6 +22,7 @@ votes_inbox = dg.AssetSpec(
 )
 
 
+@with_bounds
 class VotesConfig(dg.Config):
     """Which moment of the store to take."""
 
@@ -48,6 +49,12 @@ def votes(
             "noise_ceiling": agreed.noise_ceiling.value if agreed.noise_ceiling else None,
             "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
         },
+        usual=[
+            usually("expect_column_values_to_be_in_set", column="choice", value_set=["a", "b"], mostly=0.5),
+            usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["a"], mostly=0.25),
+            usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["b"], mostly=0.25),
+            usually("expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2),
+        ],
         headline=f"{len(frame)} votes by {frame['annotator_id'].nunique()} annotators, agreement {agreed.raw_agreement or 'unknown: nothing overlaps'}",
         rows=frame[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
     )

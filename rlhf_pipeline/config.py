@@ -39,14 +39,20 @@ class Settings(BaseModel):
     annotators: Literal["human", "simulated"] = Field(default="human", description="Who votes; `simulated` adds the simulated_voting job")
     scenario: str = Field(default="taste_change", description="Simulation scenario, where annotators are simulated")
     sensors_running: bool = Field(default=True, description="Sensors and schedules start RUNNING")
-    completion_backend: str = Field(default="local", description="What completes prompts: local, openai_compatible, template, or an installed one")
+    completion_backend: str = Field(
+        default="local", description="What completes prompts: local, openai_compatible, template, or an installed one"
+    )
     policy: str | None = Field(default=None, description="Hub id or folder of a causal LM; empty = the embedded policy")
     encoder: str | None = Field(default=None, description="Hub id or folder of the sentence encoder; empty = the offline package")
     base_url: str = Field(default="http://127.0.0.1:8000/v1", description="Of the openai_compatible backend")
     api_key: SecretStr | None = Field(default=None, description="Of the openai_compatible backend")
     api_model: str = Field(default="gpt-4o-mini", description="Model name sent to the openai_compatible backend")
-    prompt_source: str = Field(default="templates", description="Where prompts come from: templates, dataset, freeform, or an installed one")
-    prompts_file: Path | None = Field(default=None, description="What that source reads; for dataset a JSONL, CSV or Parquet file of prompts")
+    prompt_source: str = Field(
+        default="templates", description="Where prompts come from: templates, dataset, freeform, or an installed one"
+    )
+    prompts_file: Path | None = Field(
+        default=None, description="What that source reads; for dataset a JSONL, CSV or Parquet file of prompts"
+    )
     database_url: str | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
     mlflow_url: str | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
     mlflow_ui: str = Field(default="http://127.0.0.1:5000", description="Address of MLflow's UI, for links from Dagster")

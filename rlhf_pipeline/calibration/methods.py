@@ -22,7 +22,7 @@ CALIBRATORS = Members("calibration", _OWN)
 def calibrator_from_json(state: dict[str, Any]) -> Calibrator:
     """The calibrator that `to_json` wrote, as `CalibrationReport.params` holds it. Raises ModelError for any other."""
     method = state.get("method")
-    if method not in CALIBRATORS:
+    if not isinstance(method, str) or method not in CALIBRATORS:
         raise ModelError(f"No calibrator {method!r}. Known: {', '.join(CALIBRATORS)}. Calibrate the reward model again.")
     try:
         return CALIBRATORS[method].from_json(state)
