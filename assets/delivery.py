@@ -28,18 +28,21 @@ C = TypeVar("C", bound=dg.Config)
 
 def daily(name: str, group: str, *kinds: str) -> dict[str, Any]:
     """Arguments of `@dg.asset` for a stage with one frame a day; a range of days is one run."""
-    return _described(name, group, kinds) | {"partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run()}
+    return _described(name, group, kinds, DAYS) | {"partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run()}
 
 
 def standing(name: str, group: str, *kinds: str) -> dict[str, Any]:
     """Arguments of `@dg.asset` for a stage that is made of all days at once."""
-    return _described(name, group, kinds)
+    return _described(name, group, kinds, None)
 
 
-def _described(name: str, group: str, kinds: Sequence[str]) -> dict[str, Any]:
+def _described(name: str, group: str, kinds: Sequence[str], days: dg.PartitionsDefinition | None) -> dict[str, Any]:
     schema = SCHEMAS.get(name)
-    checks = [dg.AssetCheckSpec("schema", asset=name, blocking=True, description="Columns, types, keys, allowed values and ranges.")]
-    checks.append(dg.AssetCheckSpec("distribution", asset=name, description="What is usual; a failure warns and stops nothing."))
+    blocking, warning = "Columns, types, keys, allowed values and ranges.", "What is usual; a failure warns and stops nothing."
+    checks = [
+        dg.AssetCheckSpec("schema", asset=name, blocking=True, description=blocking, partitions_def=days),
+        dg.AssetCheckSpec("distribution", asset=name, description=warning, partitions_def=days),
+    ]
     return {
         "name": name,
         "group_name": group,

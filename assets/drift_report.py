@@ -18,6 +18,7 @@ from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.stream import ScanResult, scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
+from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -59,7 +60,7 @@ def drift_report(
         registry,
         frame,
         metrics={"n_drift": int((frame["verdict"] == "drift").sum()), "n_warning": int((frame["verdict"] == "warning").sum())},
-        usual=[usually("expect_column_values_to_not_be_in_set", column="verdict", value_set=["drift"])],
+        checks=[rule("the champion reward model fits the day", last != Verdict.DRIFT, f"Drift: {_reasons(reports[-1])}.")],
         headline=f"{last}: {_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
         figures={"drift_timeline": _timeline(store, current.label, votes, scans)} if current and current.label in scans else {},

@@ -132,6 +132,7 @@ def _failures(result: dg.ExecuteInProcessResult) -> str:
 
 
 def _root(error: Any) -> str:
-    while error is not None and error.cause is not None:
+    """The first of our own errors in the chain, which names cause and cure; else what is at its end."""
+    while error is not None and error.cause is not None and not str(error.message).startswith("rlhf_pipeline."):
         error = error.cause
     return str(error.message).strip().splitlines()[0] if error else "unknown"

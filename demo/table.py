@@ -42,12 +42,12 @@ def stages(history: Sequence[StageRun], console: Console) -> None:
 
 def days(rows: Sequence[DayRow], console: Console) -> None:
     table = Table(title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling")
-    for name in ("day", "taste", "policy", "judge", "votes", "accuracy", "noise ceiling", "drift", "true utility"):
+    for name in ("day", "taste", "policy", "reward model", "votes", "accuracy", "noise ceiling", "drift", "true utility"):
         table.add_column(name, no_wrap=True)
     colours = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
     for row in rows:
         verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"
-        judge, policy = (name.rpartition(".")[2] for name in (row.judge, row.policy))
+        judge, policy = (name[name.find("@") :] if "@" in name else name for name in (row.judge, row.policy))
         table.add_row(
             row.day, row.taste, policy, judge, str(row.n_votes), short(row.accuracy), short(row.ceiling), verdict, short(row.utility)
         )

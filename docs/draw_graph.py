@@ -14,7 +14,7 @@ sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 WIDTH, HEIGHT = 1180, 440
 NODE_WIDTH, NODE_HEIGHT = 138, 38
-# Centres. `comparisons` and `retraining_set` stand on one line with a free corridor between them.
+# Centres.
 PLACES = {
     "prompts": (110, 95), "completions": (110, 165), "comparisons": (110, 235),
     "preference_pairs": (325, 130), "votes": (325, 318), "votes_inbox": (325, 384),
@@ -22,8 +22,8 @@ PLACES = {
     "reflection_log": (540, 318), "drift_report": (540, 384),
     "retraining_set": (755, 235), "candidate_model": (912, 235), "evaluation": (912, 130), "gate": (1083, 182),
 }  # fmt: skip
-# Edges that would run behind a box: the start and end of a level stretch in the corridor.
-LEVELS = {("preference_pairs", "retraining_set"): (470, 625, 225)}
+# Edges that would run behind a box take the corridor between `learn` and `watch`: start, end and height of the level stretch.
+LEVELS = {("preference_pairs", "retraining_set"): (470, 640, 235)}
 # Box of each group (left, top, right, bottom), the colour of its nodes and where its name stands.
 GROUPS = {
     "generate": ((25, 40, 195, 270), "#2563eb"),

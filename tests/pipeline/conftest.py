@@ -211,7 +211,9 @@ def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -
         project_settings = Settings(**values | settings)
         initialise(Workspace(project_settings))
         instance = (
-            dg.DagsterInstance.from_config(str(home / "dagster")) if persistent else dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
+            dg.DagsterInstance.from_config(str(home / "dagster"))
+            if persistent
+            else dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
         )
         project = Project(project_settings, instance, overrides or {})
         opened.append(project)

@@ -285,7 +285,9 @@ def test_votes_of_people_and_of_a_simulation_are_not_learnt_from_together(grown:
 def test_too_few_pairs_for_a_retraining_leave_everything_as_it_is(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     before = len(project.registry.history("policy"))
-    result = project.materialise(["retraining_set", "candidate_model"], ok=False, config={"ops": {"retraining_set": {"config": {"min_pairs": 5000}}}})
+    result = project.materialise(
+        ["retraining_set", "candidate_model"], ok=False, config={"ops": {"retraining_set": {"config": {"min_pairs": 5000}}}}
+    )
     assert "NotEnoughVotes" in project.errors(result)
     assert "Collect more votes or lower min_pairs" in project.errors(result)
     assert len(project.registry.history("policy")) == before

@@ -85,7 +85,9 @@ def test_every_frame_shows_its_columns_with_their_meaning(simulated: dg.Definiti
 
 def test_every_stage_has_a_blocking_schema_check_and_a_warning_one(simulated: dg.Definitions) -> None:
     checks = {(n.key.asset_key.to_user_string(), n.key.name): n.blocking for n in graph(simulated).asset_check_nodes}
-    assert checks == {(stage, check): check == "schema" for stage in MISSION if stage != "votes_inbox" for check in ("schema", "distribution")}
+    assert checks == {
+        (stage, check): check == "schema" for stage in MISSION if stage != "votes_inbox" for check in ("schema", "distribution")
+    }
 
 
 def test_daily_stages_are_partitioned_and_backfill_in_one_run(simulated: dg.Definitions) -> None:

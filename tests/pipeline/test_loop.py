@@ -100,7 +100,10 @@ def test_predictions_are_written_before_their_votes(grown: Any) -> None:
 
 def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: Any) -> None:
     day = grown.day(2)
-    predictions, votes, rows = grown.store.predictions.for_days([day]), *(grown.files.read_frame(s, day) for s in ("votes", "reflection_log"))
+    predictions, votes, rows = (
+        grown.store.predictions.for_days([day]),
+        *(grown.files.read_frame(s, day) for s in ("votes", "reflection_log")),
+    )
     assert len(predictions) == len(grown.files.read_frame("comparisons", day)) > 0
     assert set(rows["comparison_id"]) == set(predictions["comparison_id"])
     assert sorted(rows["vote_id"].dropna()) == sorted(votes["vote_id"])
@@ -206,7 +209,9 @@ def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(grown: 
     cast(project, [voted], later)
     project.run("feedback", later)
     project.run("feedback", published)
-    pd.testing.assert_frame_equal(project.files.read_frame("reflection_log", published), grown.files.read_frame("reflection_log", published))
+    pd.testing.assert_frame_equal(
+        project.files.read_frame("reflection_log", published), grown.files.read_frame("reflection_log", published)
+    )
 
 
 def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(grown: Any, branch: Callable[..., Any]) -> None:
