@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
 from rlhf_pipeline.calibration import evidently_calibration_report
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.drift.calibration_events import calibration_events
