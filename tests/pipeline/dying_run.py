@@ -1,6 +1,6 @@
 """Not a test: one job of a project in a process of its own that kills itself with -9 at a given moment.
 
-`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment.
+`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment; JOB may be stages with commas between.
 """
 
 import json
@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import dagster as dg  # noqa: E402
 
+from assets import STAGES  # noqa: E402
 from definitions import definitions_for  # noqa: E402
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
@@ -87,10 +88,13 @@ MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 
 def main(moment: str, job: str, day: str, run_config: str) -> None:
     settings = Settings.read(folder=ROOT)
-    defs = definitions_for(settings, **MOMENTS[moment](settings))
+    overrides = MOMENTS[moment](settings)
     with dg.DagsterInstance.get() as instance:
-        arguments: dict[str, Any] = {"partition_key": day} if day else {}
-        defs.resolve_job_def(job).execute_in_process(instance=instance, run_config=json.loads(run_config), **arguments)
+        arguments: dict[str, Any] = {"instance": instance, "run_config": json.loads(run_config)} | ({"partition_key": day} if day else {})
+        if "," in job:
+            dg.materialize(STAGES, selection=job.split(","), resources=resources_for(settings) | overrides, **arguments)
+        else:
+            definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(**arguments)
 
 
 if __name__ == "__main__":

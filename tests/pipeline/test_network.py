@@ -65,10 +65,11 @@ socket.getaddrinfo("127.0.0.1", 80)
 # What the sensor does after a change of taste: a reward model, its calibration, a candidate by DPO, the gate.
 RETRAIN = """
 import os
-from pathlib import Path
 import dagster as dg
 from definitions import definitions_for
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import GateDecision
 
 settings = Settings.read()
 os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
@@ -82,6 +83,7 @@ with dg.DagsterInstance.get() as instance:
     definitions_for(settings).resolve_job_def("retraining").execute_in_process(
         instance=instance, run_config={"ops": {stage: {"config": config} for stage, config in quick.items()}}
     )
+print("judged:", Artefacts(settings.frames).read_record("gate", GateDecision).candidate)
 """
 
 
@@ -125,6 +127,5 @@ def test_the_demo_and_a_retraining_open_no_outside_connection(watched: dict[str,
     environ = told | {"RLHF_POLICY": str(small_policy), "RLHF_ANNOTATORS": "simulated"}
     said = run([str(Path(sys.executable).parent / "rlhf"), "demo", "--days", "1"], environ)
     assert "1 days in" in said
-    run([sys.executable, "-c", RETRAIN], environ)
-    assert "policy@2" in run([str(Path(sys.executable).parent / "rlhf"), "models", "list"], environ | {"COLUMNS": "200"})
+    assert "judged: demo.policy@2" in run([sys.executable, "-c", RETRAIN], environ)
     assert Path(environ["NETWORK_LOG"]).read_text() == ""
