@@ -16,7 +16,7 @@ import pytest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 

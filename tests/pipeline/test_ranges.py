@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.frames import SCHEMAS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 GENERATE = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")

@@ -14,7 +14,7 @@ from rlhf_pipeline.policy import load_policy
 from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion, folder_hash
 from rlhf_pipeline.retraining.triggers import TriggerParams
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 STAGES = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
 QUICK = {
