@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev]'
 	touch $(READY)
 
-.env: ## write .env, so that a bare `dagster dev` finds the same home
+.env: # for a bare `dagster dev`; written once, yours from then on
 	@home=$$(realpath -m "$(RLHF_HOME)")
 	printf 'RLHF_HOME=%s\nDAGSTER_HOME=%s/dagster\nDO_NOT_TRACK=1\nMLFLOW_DISABLE_TELEMETRY=true\n' "$$home" "$$home" > .env
 
@@ -31,8 +31,14 @@ demo: install ## run the whole loop for several simulated days; again = further 
 	@$(BIN)/rlhf demo
 
 demo-clean: ## delete all state of the demo (RLHF_HOME)
-	@rm -rf "$(RLHF_HOME)"
-	echo "$(RLHF_HOME) deleted; .venv kept"
+	@if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
+		if [ ! -f "$$RLHF_HOME/store.db" ] || [ ! -f "$$RLHF_HOME/demo_state.json" ]; then
+			echo "$$RLHF_HOME was not made by the demo (no store.db and demo_state.json in it): nothing deleted. Check RLHF_HOME, or delete it yourself."
+			exit 1
+		fi
+	fi
+	rm -rf -- "$$RLHF_HOME"
+	echo "$$RLHF_HOME deleted; .venv kept"
 
 test: install ## every test
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n 2 --dist loadgroup
@@ -53,4 +59,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each
 	@for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script"; done
 
-.PHONY: help install demo demo-clean test lint check dev graph bench .env
+.PHONY: help install demo demo-clean test lint check dev graph bench

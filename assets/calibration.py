@@ -56,10 +56,10 @@ def calibration(
     report = report.model_copy(update={"calibrator_version": number})
     fitted = Judge(reward_model, judge.reward_model, calibrator, f"{report.method}@{number}")
     calib, test = (pairs[pairs["split"] == split] for split in ("calib", "test"))
-    window = reference_window(
-        calib, fitted.p_chosen(calib), model_version=reward_model.label, embed=fitted.embed, since_seq=config.change_seq
-    )
-    window.save(champions.reference_folder(reward_model))
+    if champions.reference_window(reward_model.label) is None:  # frozen with the model: drift is measured from one place
+        p_chosen = fitted.p_chosen(calib)
+        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=fitted.embed, since_seq=config.change_seq)
+        window.save(champions.reference_folder(reward_model))
     promoted, reason = not_worse(fitted, champions.judge(), test, since_seq=config.change_seq)
     with tracked(context, registry) as run:
         run.log_folder(champions.reference_folder(reward_model), "reference_window")

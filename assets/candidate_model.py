@@ -1,6 +1,7 @@
 """The candidate model: the champion policy trained on the retraining set."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -12,7 +13,7 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry
-from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
+from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, read_strategy_params, train_candidate
 
 
 @with_bounds
@@ -20,6 +21,14 @@ class CandidateConfig(StrategyParams, dg.Config):
     """Which strategy, with which parameters."""
 
     strategy: str = Field(default="dpo", description=f"How the candidate is trained: {', '.join(sorted(STRATEGIES))}")
+    params_file: str | None = Field(
+        default=None, description="YAML or JSON file of training parameters on the run's machine; what it names wins over the fields here"
+    )
+
+    def training_params(self) -> StrategyParams:
+        """The launchpad's parameters under those of the file. Raises ConfigurationError naming what the file has wrong."""
+        named = read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True) if self.params_file else {}
+        return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
 
 
 @dg.asset(**standing("candidate_model", "improve", "torch", "trl", "mlflow"), pool="training")
@@ -34,20 +43,22 @@ def candidate_model(
 ) -> Iterator[Any]:
     """DPO or best-of-n SFT from the champion, with checkpoints: a killed training goes on where it was, and ends with the same weights."""
     parent = champions.policy()
-    params = StrategyParams(**config.model_dump(include=set(StrategyParams.model_fields)))
+    params = config.training_params()
     # Named by content: the same data and parent resume the same training, whichever run does it.
     out = settings.models / "candidates" / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
     report = train_candidate(
         config.strategy, champions.policy_folder(parent), retraining_set, out, params, progress=progress("candidate_model")
     )
     metrics = {"n_pairs": report.n_pairs, "n_steps": report.n_steps, "seconds": report.seconds, **report.metrics}
+    used = {"strategy": config.strategy, **report.params}
     with tracked(context, registry) as run:
+        run.log_params(used)
         version = registry.register(
             "policy",
             out / "model",
             run=run,
             metrics=metrics,
-            params={"strategy": config.strategy, **report.params},
+            params=used,
             parent=parent.label,
             data_hash=report.data_hash,
             data_seq=None,

@@ -10,7 +10,7 @@ import pandas as pd
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, concat
+from rlhf_pipeline.frames import COMPARISONS, concat
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -41,26 +41,37 @@ def comparisons(
         # Days of this run are published at its end: a range must repeat the same pairs as a run for each day.
         earlier = [made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)]
         of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
-        made[day] = pair_completions(*of_day, config, day=day, earlier=concat(earlier, COMPARISONS))
+        drawn = pair_completions(*of_day, config, day=day, earlier=concat(earlier, COMPARISONS))
+        made[day] = _published_before(context, store, day, drawn)
     frame = concat(made.values(), COMPARISONS)
     judge = champions.judge()
-    predictions = [_predicted(judge, frame[frame["day"] == day], clock(day)) for day in context.partition_keys] if judge else []
-    published = store.comparisons.publish(
-        frame, concat(predictions, PREDICTIONS) if judge else None, published_at=clock(context.partition_keys[-1])
-    )
+    n_new = n_predictions = 0
+    for day, of_day in made.items():
+        predictions = _predicted(judge, of_day, clock(day)) if judge and not of_day.empty else None
+        published = store.comparisons.publish(of_day, predictions, published_at=clock(day))
+        n_new, n_predictions = n_new + published.n_new, n_predictions + published.n_predictions
     repeats = int(frame["repeat_of"].notna().sum())
     yield from deliver(
         context,
         registry,
         frame,
-        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": published.n_new, "n_predictions": published.n_predictions},
+        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": n_new, "n_predictions": n_predictions},
         usual=[
             usually("expect_column_value_lengths_to_be_between", column="completion_a", min_value=2, mostly=0.95),
             usually("expect_column_value_lengths_to_be_between", column="completion_b", min_value=2, mostly=0.95),
         ],
-        headline=f"{len(frame)} comparisons ({repeats} repeats), {published.n_predictions} predicted by {judge.label if judge else 'nobody yet'}",
+        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} predicted by {judge.label if judge else 'nobody yet'}",
         rows=frame[["prompt", "completion_a", "completion_b"]],
     )
+
+
+def _published_before(context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame) -> pd.DataFrame:
+    """What is published stays: a day collected again, by another champion or with other parameters, keeps its comparisons."""
+    published = store.comparisons.for_days([day])
+    if set(published["comparison_id"]) <= set(drawn["comparison_id"]):
+        return drawn  # nothing published yet, or a run that was killed while publishing these
+    context.log.warning(f"{day} has {len(published)} published comparisons; they stay, the {len(drawn)} drawn now are dropped.")
+    return published
 
 
 def _predicted(judge: Judge, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:

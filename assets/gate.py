@@ -33,7 +33,9 @@ def gate(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """Win rate, checkable answers, length and blocking checks, each with its reason; only then the alias moves. Truth of a simulation never decides."""
-    decision = decide(evaluation, config, failed_blocking_checks=_failed_checks(context.instance))
+    decision = decide(
+        evaluation, config, failed_blocking_checks=[*_failed_checks(context.instance), *_mismatches(evaluation, candidate_model, champions)]
+    )
     reasons = "; ".join(check.reason for check in decision.checks if check.passed is decision.promoted)
     yield from deliver(
         context,
@@ -46,6 +48,16 @@ def gate(
     store.gates.record(decision)
     if decision.promoted:
         champions.promote("policy", candidate_model, reason=reasons, actor=f"run {context.run_id}")
+
+
+def _mismatches(evaluation: Evaluation, candidate: ModelVersion, champions: Champions) -> list[str]:
+    """An evaluation speaks for the two models it compared, and for no others."""
+    champion, found = champions.policy(), []
+    if evaluation.candidate != candidate.label:
+        found.append(f"the evaluation is of {evaluation.candidate}, the candidate is {candidate.label}: materialise evaluation again")
+    if evaluation.champion not in (champion.label, candidate.parent if champion.label == candidate.label else None):
+        found.append(f"the evaluation is against {evaluation.champion}, the champion is {champion.label}: materialise evaluation again")
+    return found
 
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:

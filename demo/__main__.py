@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from demo import table  # noqa: E402
 from demo.loop import Loop, StageRun  # noqa: E402
+from demo.state import DemoState  # noqa: E402
 from demo.truth import policy_of, true_utility  # noqa: E402
 from rlhf_pipeline import protocols  # noqa: E402
 from rlhf_pipeline.artefacts import Artefacts  # noqa: E402
@@ -53,11 +54,10 @@ def main() -> int:
 
 
 def run(settings: Settings, n_days: int) -> list[StageRun]:
-    """The next `n_days` of the history; a day that was cut short is done again."""
+    """The next `n_days` of the history, from where the last call ended or was ended."""
     quiet()
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
-    files = Artefacts(settings.frames)
-    days = next_days(settings, files, n_days)
+    days = next_days(DemoState.read(settings.demo_state), n_days)
     console.print(f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario {settings.scenario} · state in {settings.home}")
     with bars() as progress, dg.DagsterInstance.get() as instance:
         # The application's own composition; only the progress goes to the terminal instead of the log.
@@ -65,7 +65,8 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
 
         store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
         defs = definitions_for(settings, progress=shown(progress))
-        loop = Loop(defs, instance, store, settings.home / "demo_cursors.json", tell(progress))
+        loop = Loop(settings, defs, instance, store, tell(progress))
+        loop.resume()
         for day in days:
             index = (date.fromisoformat(day) - settings.start_day).days
             progress.console.print(
@@ -75,13 +76,12 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
     return loop.history
 
 
-def next_days(settings: Settings, files: Artefacts, n_days: int) -> list[str]:
-    """Days after the last reported one. Raises ConfigurationError when the history has reached today."""
+def next_days(state: DemoState, n_days: int) -> list[str]:
+    """Days after the last finished one. Raises ConfigurationError when the history has reached today."""
     from assets.partitions import DAYS
 
-    done = files.days("drift_report")
     known = DAYS.get_partition_keys()
-    left = [day for day in known if not done or day > done[-1]][:n_days]
+    left = [day for day in known if state.finished is None or day > state.finished][:n_days]
     if len(left) < n_days:
         raise ConfigurationError(f"The simulated history has only {len(left)} days left before today. `make demo-clean` starts over.")
     return left
@@ -105,7 +105,8 @@ def summary(settings: Settings, history: list[StageRun]) -> None:
 def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
     scenario = SCENARIOS[settings.scenario]
     rows = []
-    for day in files.days("drift_report"):
+    finished = DemoState.read(settings.demo_state).finished or ""
+    for day in (day for day in files.days("drift_report") if day <= finished):  # a daemon reports days of its own
         reflections, votes, report = (files.read_frame(s, day) for s in ("reflection_log", "votes", "drift_report"))
         judged = reflections.dropna(subset=["is_error"])
         correct = 1 - judged["is_error"].astype(float).to_numpy()

@@ -1,15 +1,17 @@
 """One simulated day through the real jobs and sensors. Knows Dagster; the stages and the truth are elsewhere."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from demo.recovery import bury_dead, release_keys
+from demo.state import DemoState
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.store import Store
 
@@ -33,12 +35,12 @@ class StageRun:
 
 @dataclass
 class Loop:
-    """Runs jobs in process and ticks sensors as the daemon would; cursors survive in `cursors`."""
+    """Runs jobs in process and ticks sensors as the daemon would; how far it came survives in `settings.demo_state`."""
 
+    settings: Settings
     defs: dg.Definitions
     instance: dg.DagsterInstance
     store: Store
-    cursors: Path
     told: Callable[[StageRun], None]
     history: list[StageRun] = field(default_factory=list)
 
@@ -47,13 +49,44 @@ class Loop:
         return self.defs.get_repository_def()
 
     def day(self, day: str) -> None:
-        """Collection, voting, then every sensor until none asks for more."""
-        self.run("collection", day, partition_key=day)
+        """Collection, voting, then every sensor until none asks for more; of a day that was cut short, what is left of it."""
+        if self.state.collected != day:  # else a champion that learnt from the day would complete and predict it again
+            self.run("collection", day, partition_key=day)
+            self._save(collected=day)
         self.run("simulated_voting", day, run_config={"ops": {"cast_simulated_votes": {"config": {"day": day}}}})
         for sensor in SENSORS:
-            while requests := self.tick(sensor, day):
-                for request in requests:
-                    self.run(request.job_name or self._job_of(sensor), day, **self._arguments(request, sensor))
+            self._drain(sensor, day)
+            if sensor == "votes" and day not in Artefacts(self.settings.frames).days("drift_report"):
+                self.run("feedback", day, partition_key=day)  # too few votes for the sensor, or another daemon was asked
+        self._save(finished=day)
+
+    def resume(self) -> None:
+        """End what a dead process left; retry what it left of finished days. A day that was cut short goes on in `day`."""
+        bury_dead(self.instance, self.store, timedelta(seconds=self.settings.dead_after_seconds))
+        release_keys(self.instance)
+        last = self.state.finished
+        if last is not None and last == self.state.collected:
+            for sensor in SENSORS:
+                self._drain(sensor, last)
+
+    @property
+    def state(self) -> DemoState:
+        return DemoState.read(self.settings.demo_state)
+
+    def _save(self, **changed: Any) -> None:
+        self.state.model_copy(update=changed).write(self.settings.demo_state)
+
+    def _drain(self, sensor: str, day: str) -> None:
+        """Tick until nothing is asked for. The cursor moves after the runs: a process killed in between is asked again."""
+        while True:
+            data = self.tick(sensor, day)
+            requests = list(data.run_requests or [])
+            for request in requests:
+                self.run(request.job_name or self._job_of(sensor), day, **self._arguments(request, sensor))
+            if data.cursor is not None:
+                self._save(cursors=self.state.cursors | {sensor: data.cursor})
+            if not requests:
+                return
 
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """One job in this process. Raises PipelineError, naming the failed stages, if it fails."""
@@ -67,22 +100,19 @@ class Loop:
                 f"{job} of {day} failed: {_failures(result)}. `make dev` shows the run {result.run_id[:8]}; run the demo again to go on."
             )
 
-    def tick(self, name: str, day: str) -> list[dg.RunRequest]:
-        """Evaluate one sensor on its cursor, as the daemon does, and return the runs it asks for."""
-        cursors = self._read_cursors()
+    def tick(self, name: str, day: str) -> Any:
+        """Evaluate one sensor on its cursor, as the daemon does: the runs it asks for and its next cursor."""
         sensor = self.defs.get_sensor_def(name)
         with dg.build_sensor_context(
             instance=self.instance,
-            cursor=cursors.get(name),
+            cursor=self.state.cursors.get(name),
             resources={"store": self.store, "now": lambda: end_of(day)},
             repository_def=self._repository,
         ) as context:
             data = sensor.evaluate_tick(context)
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
-        if data.cursor is not None:
-            self.cursors.write_text(json.dumps(cursors | {name: data.cursor}))
-        return list(data.run_requests or [])
+        return data
 
     def _arguments(self, request: dg.RunRequest, sensor: str) -> dict[str, Any]:
         tags = dict(request.tags) | {"dagster/run_key": request.run_key or "", "dagster/sensor_name": sensor}
@@ -92,9 +122,6 @@ class Loop:
 
     def _job_of(self, sensor: str) -> str:
         return {"votes": "feedback", "learning": "learning", "retraining": "retraining"}[sensor]
-
-    def _read_cursors(self) -> dict[str, str]:
-        return dict(json.loads(self.cursors.read_text())) if self.cursors.exists() else {}
 
 
 def end_of(day: str) -> datetime:

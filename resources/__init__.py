@@ -13,7 +13,11 @@ from rlhf_pipeline.registry import Registry
 
 
 def resources_for(settings: Settings) -> dict[str, Any]:
-    """One dictionary for one project; simulated annotators only where the settings say so."""
+    """One dictionary for one project; simulated annotators only where the settings say so.
+
+    Raises ConfigurationError for an unknown scenario, even where nobody is simulated: no wrong setting is passed over.
+    """
+    annotators = simulated_votes(settings)
     registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
     resources: dict[str, Any] = {
         "io_manager": FrameIOManager(base=settings.frames),
@@ -26,5 +30,5 @@ def resources_for(settings: Settings) -> dict[str, Any]:
         "clock": lambda day: utc_now(),
     }
     if settings.annotators == "simulated":
-        resources |= {"annotators": simulated_votes(settings), "clock": simulated_clock}
+        resources |= {"annotators": annotators, "clock": simulated_clock}
     return resources

@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.simulation import SCENARIOS, AnnotatorPool, cast_votes
+from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, scenario_named
 
 SEED = 7
 N_ANNOTATORS = 12
@@ -17,8 +17,11 @@ SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVo
 
 
 def simulated_votes(settings: Settings) -> SimulatedVotes:
-    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's taste of that day."""
-    scenario, pool = SCENARIOS[settings.scenario], AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
+    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's taste of that day.
+
+    Raises ConfigurationError for an unknown scenario.
+    """
+    scenario, pool = scenario_named(settings.scenario), AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
 
     def vote(comparisons: pd.DataFrame, references: dict[str, str | None], day: str) -> list[NewVote]:
         taste = scenario.taste_on((date.fromisoformat(day) - settings.start_day).days)

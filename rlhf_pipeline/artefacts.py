@@ -3,10 +3,6 @@
 Every write goes to a temporary name and is moved into place, so that a killed writer leaves the last good file.
 """
 
-import contextlib
-import errno
-import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +14,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, MissingPartition
+from rlhf_pipeline.files import refusals_named, write_whole
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, check_frame
 from rlhf_pipeline.records import CalibrationReport, Evaluation, GateDecision, ModelVersion, Record
 
@@ -105,31 +102,13 @@ class Artefacts:
         return check_frame(table.to_pandas(), schema)
 
     def _write(self, path: UPath, content: bytes) -> UPath:
-        try:
+        if path.protocol in ("", "file"):
+            write_whole(Path(path.path), content)
+            return path
+        with refusals_named(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.protocol in ("", "file"):
-                _replace(Path(path.path), content)
-            else:  # an object store shows a put only once it is complete
-                path.write_bytes(content)
-        except OSError as cause:
-            cure = "Free some space" if cause.errno == errno.ENOSPC else "Make the folder writable"
-            raise ArtefactError(
-                f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; the previous file is untouched."
-            ) from cause
+            path.write_bytes(content)  # an object store shows a put only once it is complete
         return path
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
 
 
 def _unreadable(paths: Sequence[UPath]) -> str:

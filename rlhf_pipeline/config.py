@@ -64,7 +64,7 @@ class Settings(BaseModel):
     sensor_seconds: int = Field(default=10, ge=1, description="Least time between two ticks of a sensor")
     heartbeat_seconds: float = Field(default=5, gt=0, description="Between two heartbeats of a run")
     dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
-    keep_days: int = Field(default=90, ge=1, description="Runs and ticks older than this are purged")
+    keep_days: int = Field(default=90, ge=1, description="Runs older than this are purged, with their events; ticks go by dagster.yaml")
 
     @property
     def store_url(self) -> str:
@@ -89,6 +89,11 @@ class Settings(BaseModel):
     @property
     def exports(self) -> Path:
         return self.home / "exports"
+
+    @property
+    def demo_state(self) -> Path:
+        """How far the demo came. A home that holds it is the demo's: its annotators are simulated."""
+        return self.home / "demo_state.json"
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Self:

@@ -33,7 +33,7 @@ def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         alive = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_ours(context, r.dagster_run)]
         dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit)]
         for run in dead:
-            bury(context.instance, store, run, limit)
+            bury(context.instance, store, run, f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.")
         dead += _left_behind(context.instance, store, now - limit)
         requests = unseen(context.instance, [request for run in dead if (request := _again(run))])
         return dg.SensorResult(run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs")
@@ -79,9 +79,9 @@ def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datet
     return killed
 
 
-def bury(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, limit: timedelta) -> None:
+def bury(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why: str) -> None:
     """Mark a killed run as failed and free what it held."""
-    instance.report_run_failed(run, f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.")
+    instance.report_run_failed(run, why)
     _release(instance, store, run.run_id)
 
 

@@ -25,15 +25,18 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
         touched = store.votes.touched_days(cursor["seq"])
         waiting = _merged(cursor["waiting"], touched)
-        due = {day: w for day, w in waiting.items() if _is_due(w, settings, datetime.now(UTC))}
+        known = DAYS.get_partition_keys()
+        due = {day: w for day, w in waiting.items() if known[0] <= day <= known[-1] and _is_due(w, settings, datetime.now(UTC))}
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
         requests = _requests(_unasked(context.instance, due, settings.project), settings.project)
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=[_news(store, t.day, t.max_seq) for t in touched],
+            asset_events=[_news(store, t.day, t.max_seq) for t in touched if known[0] <= str(t.day) <= known[-1]],
             cursor=json.dumps({"seq": seq, "waiting": later}),
-            skip_reason=None if requests else f"{len(touched)} days touched, {len(later)} waiting for more votes or quiet",
+            skip_reason=None
+            if requests
+            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or their day's partition",
         )
 
     return votes
@@ -44,8 +47,7 @@ def _merged(waiting: Mapping[str, Mapping[str, Any]], touched: Any) -> dict[str,
     for t in touched:
         before = merged.get(str(t.day), {"n": 0})
         merged[str(t.day)] = {"n": before["n"] + t.n_new, "seq": t.max_seq, "last": t.last_received_at.isoformat()}
-    known = DAYS.get_partition_keys()
-    return {day: w for day, w in merged.items() if known[0] <= day <= known[-1]}
+    return merged
 
 
 def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bool:

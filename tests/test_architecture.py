@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
 APPLICATION = ("assets", "resources", "jobs", "sensors", "demo")
 
-FOUNDATION = ["records", "errors", "frames", "protocols", "plugins", "config"]  # each imports only earlier ones
+FOUNDATION = ["records", "errors", "files", "frames", "protocols", "plugins", "config"]  # each imports only earlier ones
 STAGES = [
     "prompts", "policy", "completions", "comparisons", "votes", "reward_model", "calibration", "reflection", "drift", "evaluation", "retraining",
 ]  # fmt: skip
@@ -62,7 +62,7 @@ APPLICATION_ALLOWED: dict[str, set[str]] = {
     "resources": {"resources", "rlhf_pipeline"},
     "jobs": {"jobs", "assets", "rlhf_pipeline"},
     "sensors": {"sensors", "jobs", "assets", "rlhf_pipeline"},
-    "demo": {"demo", "definitions", "assets", "rlhf_pipeline"},
+    "demo": {"demo", "definitions", "sensors", "assets", "rlhf_pipeline"},
 }
 
 

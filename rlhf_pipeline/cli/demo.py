@@ -9,6 +9,8 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import AnnotatorKind
 
 
 def demo(
@@ -18,7 +20,23 @@ def demo(
     # Threads that wait actively cost minutes where other processes want the cores.
     # The demo drives Dagster, which this library does not know: it runs in the application beside it.
     workspace = Workspace.here()
+    claim(workspace)
     initialise(workspace)
     settings = workspace.settings
     environ = os.environ | {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated", "OMP_WAIT_POLICY": "PASSIVE"}
     sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)
+
+
+def claim(workspace: Workspace) -> None:
+    """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but simulated annotators."""
+    settings, store = workspace.settings, workspace.store
+    store.migrate()
+    others = sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})
+    if others:
+        raise ConfigurationError(
+            f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; the demo would mix simulated ones in. "
+            "Name another folder, as in `make demo RLHF_HOME=var/demo`."
+        )
+    if not settings.demo_state.exists():
+        settings.demo_state.parent.mkdir(parents=True, exist_ok=True)
+        settings.demo_state.write_text("{}", encoding="utf-8")

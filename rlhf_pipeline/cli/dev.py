@@ -26,8 +26,8 @@ SECONDS_TO_STOP = 15
 
 
 def dev(
-    dagster_port: Annotated[int, typer.Option(help="Port of Dagster's web server.")] = 3000,
-    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's UI.")] = 5000,
+    dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Dagster's web server.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
 ) -> None:
     """Start Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
     workspace = Workspace.here()
@@ -40,7 +40,7 @@ def dev(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        dagster = [str(binaries / "dagster"), "dev", "-w", "workspace.yaml", "-h", HOST, "-p", str(dagster_port)]
+        dagster = [str(binaries / "dagster"), "dev", "-w", str(checkout() / "workspace.yaml"), "-h", HOST, "-p", str(dagster_port)]
         servers.append(_start(dagster, environ))
         servers.append(_start(_mlflow(workspace, binaries, mlflow_port), environ))
         _wait([f"http://{HOST}:{dagster_port}/server_info", f"http://{HOST}:{mlflow_port}/health"], servers)
@@ -57,13 +57,16 @@ def dev(
 
 def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
     settings = workspace.settings
-    return os.environ | {
+    is_demo = settings.demo_state.exists() and "annotators" not in settings.model_fields_set
+    annotators = {"RLHF_ANNOTATORS": "simulated"} if is_demo else {}
+    ours = {
         "RLHF_HOME": str(settings.home),
         "RLHF_MLFLOW_UI": f"http://{HOST}:{mlflow_port}",
         "DAGSTER_HOME": str(settings.home / "dagster"),
         # Without it MLflow starts eight more processes and 1.2 GB for a job queue that nothing here uses.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
+    return os.environ | annotators | ours
 
 
 def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
@@ -74,7 +77,8 @@ def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
 
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, cwd=checkout(), env=environ, start_new_session=True)
+    # Not in the checkout: Dagster lets a .env of the working directory win over the environment it is given.
+    return subprocess.Popen(command, cwd=environ["RLHF_HOME"], env=environ, start_new_session=True)
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
 
 app = typer.Typer(help="Write the loop's logs as files.", no_args_is_help=True)
@@ -40,19 +43,20 @@ def training_data(out: Out = None) -> None:
 @app.command("reflection-log")
 def reflection_log(out: Out = None) -> None:
     """Every prediction beside its vote: meta_reflection_log.jsonl."""
-    _export_days("reflection_log", "meta_reflection_log.jsonl", out)
+    workspace = _workspace()
+    rows = reflection_rows(_all_days(workspace.files, "reflection_log"))
+    _write_lines(rows, out or workspace.settings.exports / "meta_reflection_log.jsonl")
 
 
 @app.command("calibration-log")
 def calibration_log(out: Out = None) -> None:
     """Every calibration, oldest first: calibration_log.json."""
     workspace = _workspace()
-    log = [report.model_dump(mode="json") for report in workspace.store.calibrations.log()]
+    log = calibration.calibration_log(workspace.store.calibrations.log())
     path = out or workspace.settings.exports / "calibration_log.json"
     if not log:
         raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(log, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     typer.echo(f"{len(log)} calibrations in {path}")
 
 
@@ -76,13 +80,13 @@ def _export_days(stage: str, name: str, out: Path | None) -> None:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC."""
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso", date_unit="us", force_ascii=False))
+    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15 digits."""
+    shape = {"date_format": "iso", "date_unit": "us", "double_precision": 15, "force_ascii": False}
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", **shape))
     return rows
 
 
 def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
     typer.echo(f"{len(lines)} rows in {path}")

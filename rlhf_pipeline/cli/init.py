@@ -1,11 +1,13 @@
 """`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion version 1."""
 
 import shutil
+from pathlib import Path
 
 import typer
 from rich.progress import Progress
 
 from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.errors import ConfigurationError
 
 
 def init() -> None:
@@ -15,9 +17,7 @@ def init() -> None:
 
 def initialise(workspace: Workspace) -> None:
     settings = workspace.settings
-    home = settings.home / "dagster"
-    home.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(checkout() / "dagster_home" / "dagster.yaml", home / "dagster.yaml")
+    _make_dagster_home(settings.home)
     workspace.store.migrate()
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
@@ -26,3 +26,14 @@ def initialise(workspace: Workspace) -> None:
             settings.policy, progress=lambda done, total, note="": bar.update(task, completed=done, total=total)
         )
     typer.echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
+
+
+def _make_dagster_home(home: Path) -> None:
+    template = checkout() / "dagster_home" / "dagster.yaml"
+    try:
+        (home / "dagster").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(template, home / "dagster" / "dagster.yaml")
+    except OSError as cause:
+        raise ConfigurationError(
+            f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder that can be made and written."
+        ) from cause

@@ -1,12 +1,26 @@
-"""`rlhf models`: what the registry holds."""
+"""`rlhf models`: what the registry holds, and moving the champion by hand."""
+
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.registry import Kind, Registry
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
+
+# The metrics worth a column, most telling first; those a version does not have are left out.
+SHOWN: dict[Kind, tuple[str, ...]] = {
+    "policy": ("reward_accuracy", "reward_margin", "token_accuracy", "final_loss", "n_pairs", "seconds"),
+    "reward_model": ("test_accuracy_since_change", "test_accuracy", "longer_wins", "test_log_loss", "n_train"),
+}
+# The first stands for the second where a version has both.
+STANDS_FOR = ("test_accuracy_since_change", "test_accuracy")
 
 
 @app.callback()
@@ -22,8 +36,54 @@ def list_models() -> None:
     table = Table("model", "aliases", "parent", "registered", "metrics", title=f"models of {workspace.settings.project}")
     models = workspace.registry.list_models()
     for model in models:
-        metrics = ", ".join(f"{k} {v:.3g}" for k, v in sorted(model.metrics.items())[:4])
-        table.add_row(
-            f"{model.name}@{model.version}", ", ".join(model.aliases), model.parent or "-", f"{model.created_at:%Y-%m-%d %H:%M}", metrics
-        )
+        label = f"{model.name}@{model.version}"
+        shown = metrics_line(_kind(workspace.registry, model.name), model.metrics)
+        table.add_row(label, ", ".join(model.aliases), model.parent or "-", f"{model.created_at:%Y-%m-%d %H:%M}", shown)
     Console().print(table if models else f"No models yet in {workspace.settings.home}. `rlhf init` registers the first policy.")
+
+
+@app.command("promote")
+def promote(
+    model: Annotated[
+        str, typer.Argument(metavar="NAME@VERSION", help="Such as demo.policy@1; an alias, as in demo.policy@previous, will do.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why; kept in the history of promotions.")],
+) -> None:
+    """Make a version the champion, in the registry and in the history of promotions: also the way back to an earlier one."""
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    workspace = Workspace.here()
+    workspace.require_initialised()
+    kind, version = find_version(workspace.registry, model)
+    before = workspace.store.promotions.champion(version.name)
+    workspace.champions.promote(kind, version, reason=reason, actor="rlhf models promote")
+    was = f"{version.name}@{before.version}" if before else "none"
+    typer.echo(f"{version.label} is champion already" if was == version.label else f"{version.label} is champion, before it {was}")
+
+
+def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
+    """The metrics of `SHOWN` that there are, in its order."""
+    better, worse = STANDS_FOR
+    keys = [key for key in SHOWN[kind] if key in metrics and not (key == worse and better in metrics)]
+    return ", ".join(f"{key} {metrics[key]:.4g}" for key in keys)
+
+
+def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
+    """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what there is."""
+    name, _, wanted = label.partition("@")
+    kind = _kind(registry, name)
+    known = registry.history(kind)
+    if wanted.isdecimal():
+        version = next((model for model in known if model.version == int(wanted)), None)
+    else:
+        version = registry.get(kind, wanted) if wanted else None
+    if version is None:
+        raise ModelNotFound(f"The registry holds no {label!r}. There are: {', '.join(model.label for model in known) or 'none'}.")
+    return kind, version
+
+
+def _kind(registry: Registry, name: str) -> Kind:
+    for kind in SHOWN:
+        if registry.name(kind) == name:
+            return kind
+    raise ModelNotFound(f"No model is called {name!r}. There are: {', '.join(registry.name(kind) for kind in SHOWN)}.")

@@ -20,9 +20,11 @@ def group() -> None:
 
 @app.command("generate")
 def generate_prompts(
-    num_prompts: Annotated[int, typer.Option("--num-prompts", min=1, help="How many; the file has exactly so many lines.")] = 10,
+    num_prompts: Annotated[
+        int, typer.Option("--num-prompts", min=1, max=100_000, help="How many; the file has exactly so many lines.")
+    ] = 10,
     out: Annotated[Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/generated_prompts.jsonl.")] = None,
-    seed: Annotated[int, typer.Option(help="Same seed and day, same prompts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed and day, same prompts.")] = 0,
     day: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="UTC day the prompts are for; default today.")
     ] = None,
@@ -30,6 +32,5 @@ def generate_prompts(
     """Write prompts from the shipped templates as JSONL."""
     path = out or Settings.read().exports / "generated_prompts.jsonl"
     frame = generate(PromptParams(n=num_prompts, seed=seed), day=(day or datetime.now(UTC)).date().isoformat())
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_jsonl(frame, path)
     typer.echo(f"{len(frame)} prompts in {path}")

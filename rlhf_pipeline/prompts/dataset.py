@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.errors import FrameError, PromptError
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size, choose, to_frame
 from rlhf_pipeline.protocols import TextGenerator
@@ -57,13 +57,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
-    """PROMPTS as one JSON object a line; returns the number of lines. Written beside and renamed: never half a file."""
+    """PROMPTS as one JSON object a line; returns the number of lines. Never half a file; raises ArtefactError where the disk refuses."""
     checked = check_frame(frame, PROMPTS)
     lines = [json.dumps(_plain(row), ensure_ascii=False) for row in checked.to_dict("records")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
-    os.replace(unfinished, path)
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 

@@ -14,11 +14,12 @@ from pydantic import Field
 
 from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, folder_hash
-from rlhf_pipeline.retraining.checkpoints import open_checkpoints, write_atomically
+from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.training import FinishedTraining, cpu_threads, quiet_libraries, run_to_end
 
@@ -105,7 +106,7 @@ def train_reported(
         seconds=done.seconds,
         resumed_from=done.resumed_from,
     )
-    write_atomically(out / "report.json", report.model_dump_json(indent=1))
+    write_whole(out / "report.json", report.model_dump_json(indent=1).encode())
     if not params.keep_checkpoints:
         shutil.rmtree(checkpoints)
     return report

@@ -1,12 +1,12 @@
 """Which checkpoints of a training may be continued from. Knows folders and hashes; knows no trainer and no weights."""
 
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import folder_hash
 
 FINGERPRINT = "fingerprint.txt"
@@ -28,14 +28,14 @@ def open_checkpoints(folder: Path, fingerprint: str) -> Path:
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(label, fingerprint)
+    write_whole(label, fingerprint.encode())
     return folder
 
 
 def mark_complete(checkpoint: Path, seconds: float) -> None:
     """Vouch for `checkpoint` after its last file is written; one without the mark was cut off by a kill."""
     mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
-    write_atomically(_marker(checkpoint), json.dumps(mark))
+    write_whole(_marker(checkpoint), json.dumps(mark).encode())
 
 
 def last_complete(folder: Path) -> Checkpoint | None:
@@ -46,13 +46,6 @@ def last_complete(folder: Path) -> Checkpoint | None:
         if mark is not None and mark[0] == folder_hash(path):
             return Checkpoint(path, step, mark[1])
     return None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """`path` holds either its old text or all of `text`, never half of it."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
 
 
 def replace_folder(source: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, and_, distinct, func, literal, or_, s
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import VOTES
-from rlhf_pipeline.records import Choice, NewVote, Record, Vote, content_hash
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.casting import VOTES_PER_TRANSACTION, cast_votes, check_vote, vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
@@ -140,6 +140,12 @@ class Votes:
         """All votes ever cast, superseded ones included."""
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(votes).where(self._database.mine(votes))).scalar_one()
+
+    def annotator_kinds(self) -> set[AnnotatorKind]:
+        """Whose votes there are, superseded ones included."""
+        with self._database.reading() as connection:
+            kinds = connection.execute(select(distinct(votes.c.annotator_kind)).where(self._database.mine(votes))).scalars()
+            return {AnnotatorKind(kind) for kind in kinds}
 
     def n_voted_comparisons(self, after_seq: int = 0, *, choices: Sequence[Choice] | None = None) -> int:
         """Distinct comparisons, repeats left out, with a vote above `after_seq`; with `choices`, votes of these only."""

@@ -39,7 +39,7 @@ class Server:
     @classmethod
     def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> "Server":
         with log.open("ab") as output:
-            return cls(subprocess.Popen(command, cwd=ROOT, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log)
+            return cls(subprocess.Popen(command, cwd=log.parent, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log)
 
     @property
     def text(self) -> str:
@@ -75,7 +75,8 @@ class Server:
 @contextlib.contextmanager
 def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[list[Server]]:
     """`n` daemons at once on one home; ended at the end, whatever happens."""
-    command = [str(BINARIES / "dagster-daemon"), "run", "-w", "workspace.yaml"]
+    # Not in the checkout: Dagster lets a .env of the working directory, as `make` writes one, win over the environment.
+    command = [str(BINARIES / "dagster-daemon"), "run", "-w", str(ROOT / "workspace.yaml")]
     started: list[Server] = []
     try:
         for i in range(n):

@@ -165,6 +165,15 @@ def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[.
     assert project.store.comparisons.count() == n
 
 
+def test_what_is_published_stays_when_a_day_is_collected_again_otherwise(grown: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(grown), grown.day(1)
+    n, before = project.store.comparisons.count(), project.files.read_frame("comparisons", day)
+    project.collect(day, comparisons={"seed": 99, "pairs_per_prompt": 2})
+    assert project.store.comparisons.count() == n
+    after = project.files.read_frame("comparisons", day)
+    assert set(after["comparison_id"]) == set(before["comparison_id"])
+
+
 def test_late_votes_for_an_old_day_touch_that_day_alone(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     drain(project)

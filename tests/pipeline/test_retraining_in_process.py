@@ -172,6 +172,19 @@ def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_
     assert "Win rate" in promotions[-1].reason
 
 
+@pytest.mark.parametrize("other", [{"candidate": "demo.policy@99"}, {"champion": "demo.policy@98"}])
+def test_an_evaluation_of_other_models_promotes_nobody(retrained: Any, branch: Callable[..., Any], other: dict[str, str]) -> None:
+    project = branch(retrained)
+    champion = project.registry.get("policy", "champion")
+    evaluation = project.files.read_record("evaluation", Evaluation)
+    project.files.write_record("evaluation", evaluation.model_copy(update=other))
+    project.materialise(["gate"])
+    decision = project.files.read_record("gate", GateDecision)
+    assert not decision.promoted
+    assert any("materialise evaluation again" in check.reason for check in decision.checks)
+    assert project.registry.get("policy", "champion") == champion
+
+
 def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> None:
     runs = {run.run_id: run for run in retrained.registry.runs(limit=200)}
     for stage in STAGES:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhf_pipeline import artefacts
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import RETRAINING_SET
@@ -66,7 +65,7 @@ def test_a_full_disk_leaves_the_last_good_file(files: Artefacts, monkeypatch: py
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(artefacts.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ArtefactError, match=r"No space left.*Free some space"):
         files.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": 0.9}]), "2026-01-01")
     monkeypatch.undo()

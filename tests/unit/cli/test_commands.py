@@ -1,6 +1,6 @@
 import json
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 
 import pandas as pd
 import pytest
@@ -8,12 +8,16 @@ import typer.main
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app, main
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
+from rlhf_pipeline.cli.exports import records
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
+from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, REFLECTIONS, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.prompts.dataset import read_jsonl
-from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, folder_hash
+from rlhf_pipeline.reflection import reflection_rows
+from rlhf_pipeline.store import Store
 
+DAY = "2026-01-01"
 EXPORTS = {
     "prompts": "generated_prompts.jsonl",
     "completions": "raw_completions_log.jsonl",
@@ -133,6 +137,94 @@ def completions(day):
         "seed": 1, "n_prompt_tokens": 1, "n_tokens": 1, "latency_ms": 0.5,
     }  # fmt: skip
     return check_frame(pd.DataFrame([common | row for row in rows])[list(COMPLETIONS.columns)], COMPLETIONS)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """A home with a few rows of the logs, made without running anything."""
+    home = tmp_path / "home"
+    (home / "dagster").mkdir(parents=True)
+    (home / "dagster" / "dagster.yaml").write_text("")
+    Artefacts(home / "frames").write_frame("reflection_log", reflections(), DAY)
+    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+        store.migrate()
+        for hour in (9, 8):  # stored out of order
+            store.calibrations.add(calibration_report(hour), calibrator={})
+    return home
+
+
+def test_a_reflection_log_loses_no_digit_and_no_missing_value(rlhf, filled):
+    rlhf("export", "reflection-log", home=filled)
+    lines = (filled / "exports" / EXPORTS["reflection-log"]).read_text(encoding="utf-8").splitlines()
+    frame = Artefacts(filled / "frames").read_frame("reflection_log", DAY)
+    assert [json.loads(line) for line in lines] == reflection_rows(frame)
+    voted, unvoted = (json.loads(line) for line in lines)
+    assert voted["p_calibrated"] == 0.123456789012345
+    assert (unvoted["seq"], unvoted["choice"], unvoted["is_error"]) == (None, None, None)
+
+
+def test_a_calibration_log_is_oldest_first_and_reads_back(rlhf, filled):
+    rlhf("export", "calibration-log", home=filled)
+    log = json.loads((filled / "exports" / EXPORTS["calibration-log"]).read_text(encoding="utf-8"))
+    assert [CalibrationReport.model_validate(entry).fitted_at.hour for entry in log] == [8, 9]
+
+
+def test_exported_fractions_keep_fifteen_digits():
+    assert records(pd.DataFrame({"p": [0.123456789012345]})) == [{"p": 0.123456789012345}]
+
+
+@pytest.mark.parametrize("command", [("export", "reflection-log"), ("export", "calibration-log"), ("prompts", "generate")], ids=" ".join)
+def test_a_file_that_cannot_be_written_is_named_with_its_cure(rlhf, filled, tmp_path, command):
+    with pytest.raises(ArtefactError, match=r"directory.*Name a file"):
+        rlhf(*command, "--out", str(tmp_path), home=filled)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ArtefactError, match="below folders"):
+        rlhf(*command, "--out", str(tmp_path / "file" / "log"), home=filled)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "home"}
+
+
+@pytest.mark.parametrize("home", ["file", "file/below"])
+def test_a_home_that_cannot_be_one_is_named_before_anything_is_made(rlhf, tmp_path, home):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"RLHF_HOME .*file.* cannot hold a project"):
+        rlhf("init", home=tmp_path / home)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("prompts", "generate", "--seed", "-5"), ("prompts", "generate", "--num-prompts", "0"), ("prompts", "generate", "--num-prompts", "100001"),
+     ("dev", "--dagster-port", "0"), ("dev", "--mlflow-port", "65536")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_number_out_of_bounds_is_refused_before_anything_starts(rlhf, tmp_path, arguments):
+    result = rlhf(*arguments, home=tmp_path / "home")
+    assert result.exit_code == 2
+    assert arguments[-2] in result.output
+    assert not (tmp_path / "home").exists()
+
+
+def reflections():
+    prediction = {
+        "day": DAY, "reward_model": "demo.reward_model@1", "calibrator": "platt@1", "data_hash": "d", "features_hash": "f", "score_a": 0.2,
+        "score_b": 1.1, "p_raw": 0.2, "p_calibrated": 0.123456789012345, "predicted_at": pd.Timestamp(f"{DAY}T05:00Z"),
+    }  # fmt: skip
+    vote = {
+        "seq": 1, "vote_id": "v", "annotator_id": "ann", "annotator_kind": "human", "choice": "a", "strength": 2,
+        "voted_at": pd.Timestamp(f"{DAY}T08:00Z"), "is_error": True,
+    }  # fmt: skip
+    rows = [{**prediction, **vote, "comparison_id": "c1"}, {**prediction, **dict.fromkeys(vote), "comparison_id": "c2"}]
+    return check_frame(pd.DataFrame(rows)[list(REFLECTIONS.columns)], REFLECTIONS)
+
+
+def calibration_report(hour):
+    number = Interval(value=0.1, low=0.0, high=0.2, n=9)
+    metrics = CalibrationMetrics(n=9, accuracy=number, ece_equal_width=number, ece_equal_mass=number, brier=number, log_loss=number)
+    return CalibrationReport(
+        reward_model=f"demo.reward_model@{hour}", method="platt", params={}, raw=metrics, calibrated=metrics, candidates={"none": 0.7},
+        data_hash="d", n_fit=9, fitted_at=datetime(2026, 1, 1, hour, tzinfo=UTC),
+    )  # fmt: skip
 
 
 def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tmp_path):

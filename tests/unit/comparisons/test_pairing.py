@@ -125,7 +125,7 @@ def test_positions_do_not_follow_the_prompts() -> None:
 
 
 def test_a_repeat_is_its_pair_with_sides_swapped_in_the_second_half_of_the_day() -> None:
-    frame = pair_completions(*four_each(50), PairingParams(repeat_share=0.2), day=DAY).set_index("comparison_id")
+    frame = pair_completions(*four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY).set_index("comparison_id")
     again = frame[frame["repeat_of"].notna()]
     assert len(again) == 10
     first = frame.loc[again["repeat_of"]]
@@ -136,9 +136,9 @@ def test_a_repeat_is_its_pair_with_sides_swapped_in_the_second_half_of_the_day()
 
 
 def test_earlier_days_are_repeated_first_and_only_once() -> None:
-    earlier = pair_completions(*four_each(6), PairingParams(repeat_share=0.34), day="2026-01-01")
+    earlier = pair_completions(*four_each(6), PairingParams(pairs_per_prompt=1, repeat_share=0.34), day="2026-01-01")
     repeated_already = set(earlier["repeat_of"].dropna())
-    frame = pair_completions(*four_each(50), PairingParams(repeat_share=0.2), day=DAY, earlier=earlier)
+    frame = pair_completions(*four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY, earlier=earlier)
     repeated = set(frame["repeat_of"].dropna())
     assert len(repeated) == 10
     assert repeated & set(earlier["comparison_id"]) == set(fresh(earlier)["comparison_id"]) - repeated_already

@@ -1,0 +1,295 @@
+"""The demo after a kill, a failed run, a day of `make dev`: it goes on where it stood, doubles nothing, mixes nobody's votes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from demo.__main__ import day_rows, next_days
+from demo.loop import Loop
+from demo.recovery import bury_dead
+from demo.state import DemoState
+from rlhf_pipeline.cli import dev as dev_command
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.demo import claim
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
+RETRAINING = {
+    "calibration": {"min_pairs": 10},
+    "retraining_set": {"min_pairs": 40, "max_pairs": 64},
+    "candidate_model": {"epochs": 1, "min_pairs": 40, "checkpoint_every": 2, "learning_rate": 1e-3},
+    "evaluation": {"max_new_tokens": 16},
+}
+SMALL = {
+    "collection": {"prompts": {"n": 10}, "completions": {"max_new_tokens": 8}, "comparisons": {"pairs_per_prompt": 6}},
+    "retraining": RETRAINING,
+}
+
+
+class Killed(BaseException):
+    """The end of the process at this point, as far as files and databases can tell."""
+
+
+class SmallLoop(Loop):
+    """A demo of small days, that may be killed before or after a job of its choice, or see one fail."""
+
+    killed_before = killed_after = failing = ""
+
+    def run(self, job: str, day: str, **arguments: Any) -> None:
+        if job == self.killed_before:
+            raise Killed
+        config = json.loads(json.dumps(arguments.get("run_config", {})))
+        for stage, values in SMALL.get(job, {}).items():
+            config.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(values)
+        if job == self.failing:
+            config.setdefault("ops", {}).setdefault("votes", {}).setdefault("config", {})["up_to_seq"] = -5
+        super().run(job, day, **arguments | {"run_config": config})
+        if job == self.killed_after:
+            raise Killed
+
+
+def loop_of(project: Any, **moments: str) -> SmallLoop:
+    loop = SmallLoop(project.settings, project.defs, project.instance, project.store, lambda stage: None)
+    for name, job in moments.items():
+        setattr(loop, name, job)
+    return loop
+
+
+def demo(project: Any, **moments: str) -> SmallLoop:
+    """One call of the demo: what an earlier one left, then the next day."""
+    loop = loop_of(project, **moments)
+    loop.resume()
+    loop.day(next_days(loop.state, 1)[0])
+    return loop
+
+
+def made(project: Any) -> dict[str, Any]:
+    """What must not be doubled."""
+    runs = Counter(run.job_name for run in project.instance.get_runs() if run.status == dg.DagsterRunStatus.SUCCESS)
+    return {
+        "votes": project.store.votes.count(),
+        "comparisons": project.store.comparisons.count(),
+        "days": {stage: project.files.days(stage) for stage in DAILY},
+        "feedback": runs["feedback"],
+        "collection": runs["collection"],
+    }
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Any]) -> Any:
+    return make_project(completion_backend="template")
+
+
+@pytest.fixture(scope="module")
+def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
+    """What one day leaves in which nothing happens."""
+    project = make_project(completion_backend="template")
+    demo(project)
+    return made(project)
+
+
+def test_a_day_leaves_every_stage_once(unbroken: dict[str, Any], project: Any) -> None:
+    assert unbroken["days"] == {stage: [project.day(0)] for stage in DAILY}
+    assert unbroken["votes"] > 0
+    assert unbroken["feedback"] == unbroken["collection"] == 1
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        {"killed_after": "collection"},
+        {"killed_before": "simulated_voting"},
+        {"killed_after": "simulated_voting"},
+        {"killed_before": "feedback"},
+        {"killed_after": "feedback"},
+    ],
+    ids=lambda moment: " ".join(*moment.items()),
+)
+def test_a_day_cut_short_is_completed_by_the_next_call_and_nothing_is_doubled(
+    project: Any, unbroken: dict[str, Any], moment: dict[str, str]
+) -> None:
+    with pytest.raises(Killed):
+        demo(project, **moment)
+    assert DemoState.read(project.settings.demo_state).finished is None
+    assert demo(project).state.finished == project.day(0)
+    assert made(project) | {"collection": 1} == unbroken
+
+
+def test_a_failed_feedback_does_not_keep_its_day_from_being_reported(project: Any, unbroken: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match=r"feedback of .* failed"):
+        demo(project, failing="feedback")
+    assert project.files.days("drift_report") == []
+    demo(project)
+    assert made(project) == unbroken
+
+
+def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(project: Any, unbroken: dict[str, Any]) -> None:
+    with pytest.raises(Killed):
+        demo(project, killed_before="feedback")
+    request = loop_of(project).tick("votes", project.day(0)).run_requests[0]
+    tags = {"dagster/run_key": request.run_key, "dagster/sensor_name": "votes", "dagster/partition": project.day(0)}
+    killed = started(project, "feedback", tags)
+    demo(project)
+    assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
+    assert made(project) == unbroken
+
+
+def test_a_day_with_too_few_votes_for_the_sensor_is_reported_too(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", votes_per_request=1_000_000)
+    demo(project)
+    assert project.files.days("drift_report") == [project.day(0)]
+
+
+def started(project: Any, job: str, tags: dict[str, str], *, pid: int | None = None, host: str = "") -> str:
+    """A run as a killed process leaves it."""
+    run = project.instance.create_run_for_job(project.defs.resolve_job_def(job), tags=tags)
+    project.instance.report_dagster_event(
+        dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=job, message="started"), run_id=run.run_id
+    )
+    project.store.heartbeats.beat(run.run_id, pid=pid or dead_pid(), host=host or os.uname().nodename, job=job)
+    return str(run.run_id)
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> None:
+    dead = started(project, "feedback", {})
+    started(project, "feedback", {}, pid=os.getpid())
+    started(project, "feedback", {}, host="elsewhere")
+    assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == [dead]
+    assert project.store.heartbeats.get(dead) is None
+
+
+def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    last = project.day(2)
+    DemoState(finished=last, collected=last).write(project.settings.demo_state)
+    project.store.events.add([event(project, "ddm"), event(project, "adwin")])
+    loop = loop_of(project)
+    loop.tick("votes", last)
+    request = loop.tick("retraining", last).run_requests[0]
+    killed = started(project, "retraining", dict(request.tags) | {"dagster/run_key": request.run_key})
+    loop.tick("retraining", last)
+    fired = [d for d in project.store.decisions.all() if d.action == "fire"]
+    assert [(d.state, d.run_id) for d in fired] == [("submitted", killed)]
+    later = loop_of(project)
+    later.resume()
+    fired = [d for d in project.store.decisions.all() if d.action == "fire"]
+    assert [(d.state, d.attempt) for d in fired] == [("succeeded", 2)]
+    assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
+    assert project.instance.get_run_by_id(fired[0].run_id).status == dg.DagsterRunStatus.SUCCESS
+    assert "gate" in [stage.stage for stage in later.history]
+
+
+def event(project: Any, detector: str) -> DriftEvent:
+    return DriftEvent(
+        kind="drift", model_version=project.judge, detector=detector, params_hash="p", stream="errors", seq=1_000_000,
+        day=project.settings.start_day, change_seq=None, evidence={},
+    )  # fmt: skip
+
+
+def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -> None:
+    demo(project)
+    project.run("feedback", project.day(300))
+    assert next_days(DemoState.read(project.settings.demo_state), 2) == [project.day(1), project.day(2)]
+    assert [row.day for row in day_rows(project.settings, project.files)] == [project.day(0)]
+    assert demo(project).state.finished == project.day(1)
+
+
+@pytest.mark.parametrize(
+    ("is_demo", "annotators", "handed_on"),
+    [(True, "", "simulated"), (True, "human", "human"), (False, "", ""), (False, "simulated", "simulated")],
+)
+def test_dev_simulates_annotators_in_a_home_of_the_demo_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_demo: bool, annotators: str, handed_on: str
+) -> None:
+    monkeypatch.setenv("RLHF_ANNOTATORS", annotators)
+    settings = Settings.read({"RLHF_HOME": str(tmp_path), "RLHF_ANNOTATORS": annotators}, tmp_path)
+    if is_demo:
+        claim(Workspace(settings))
+    assert dev_command._environ(Workspace(settings), 5000).get("RLHF_ANNOTATORS", "") == handed_on
+
+
+def test_claiming_a_home_again_keeps_the_demos_state(tmp_path: Path) -> None:
+    workspace = Workspace(Settings(home=tmp_path / "new"))
+    claim(workspace)
+    state = DemoState(finished="2026-01-03", collected="2026-01-03", cursors={"votes": "{}"})
+    state.write(workspace.settings.demo_state)
+    claim(workspace)
+    assert DemoState.read(workspace.settings.demo_state) == state
+
+
+def test_a_damaged_state_is_named_with_its_cure(tmp_path: Path) -> None:
+    path = tmp_path / "demo_state.json"
+    path.write_text("{nonsense", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"demo_state\.json.*demo-clean"):
+        DemoState.read(path)
+
+
+def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
+    project.collect(project.day(0), n=3)
+    project.vote(project.day(0))
+    claim(Workspace(project.settings))
+    project.settings.demo_state.unlink()
+    comparison = project.store.comparisons.for_days([project.day(0)])["comparison_id"].iloc[0]
+    noon = datetime.combine(date.fromisoformat(project.day(0)), datetime.min.time(), UTC).replace(hour=12)
+    project.store.votes.cast(
+        NewVote(
+            comparison_id=comparison, annotator_id="ann", annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, strength=2, voted_at=noon,
+            origin="web", idempotency_key="ann:1",
+        )
+    )  # fmt: skip
+    with pytest.raises(ConfigurationError, match=r"holds human votes.*RLHF_HOME"):
+        claim(Workspace(project.settings))
+    assert not project.settings.demo_state.exists()
+
+
+def clean(home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", "demo-clean", f"RLHF_HOME={home}"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("files", [["precious"], ["store.db"], ["demo_state.json", "precious"]], ids=" ".join)
+def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(tmp_path: Path, files: list[str]) -> None:
+    home = tmp_path / "a home"
+    home.mkdir()
+    for name in files:
+        (home / name).write_text("kept", encoding="utf-8")
+    done = clean(home)
+    assert done.returncode != 0
+    assert "was not made by the demo" in done.stdout
+    assert sorted(p.name for p in home.iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize("files", [["store.db", "demo_state.json", "more"], [], None], ids=str)
+def test_demo_clean_deletes_a_demos_home_and_minds_no_missing_one(tmp_path: Path, files: list[str] | None) -> None:
+    home = tmp_path / "a home"
+    if files is not None:
+        home.mkdir()
+        for name in files:
+            (home / name).write_text("gone", encoding="utf-8")
+    assert clean(home).returncode == 0
+    assert not home.exists()
+
+
+def test_a_home_is_the_demos_before_anything_long_begins(tmp_path: Path) -> None:
+    workspace = Workspace(Settings(home=tmp_path / "home"))
+    claim(workspace)
+    assert {"store.db", "demo_state.json"} <= {p.name for p in (tmp_path / "home").iterdir()}

@@ -1,0 +1,114 @@
+"""What `rlhf models` shows, and a champion moved by hand."""
+
+import shutil
+
+import pytest
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.models import metrics_line
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
+
+
+@pytest.fixture
+def home(rlhf, tiny_policy, tmp_path):
+    """A project whose second policy was promoted after its first."""
+    home = tmp_path / "home"
+    assert rlhf("init", home=home).exit_code == 0
+    other = tmp_path / "other"
+    shutil.copytree(tiny_policy, other)
+    (other / "note.txt").write_text("another one")
+    champions = world(home).champions
+    with champions.registry.run("second") as run:
+        second = champions.registry.register(
+            "policy", other, run=run, metrics={"reward_accuracy": 0.75}, parent="demo.policy@1", data_seq=40
+        )
+    champions.promote("policy", second, reason="won", actor="test")
+    return home
+
+
+def world(home):
+    return Workspace(Settings(home=home))
+
+
+def history(home):
+    return [(p.version, p.previous_version, p.reason) for p in world(home).store.promotions.history("demo.policy")]
+
+
+FIRST = (1, None, "first policy of the project")
+
+
+@pytest.mark.parametrize("target", ["demo.policy@1", "demo.policy@previous"])
+def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, home, target):
+    output = rlhf("models", "promote", target, "--reason", "answers got worse", home=home).output
+    assert output == "demo.policy@1 is champion, before it demo.policy@2\n"
+    assert world(home).champions.policy().label == "demo.policy@1"
+    assert world(home).registry.get("policy", "previous").version == 2
+    assert history(home) == [FIRST, (2, 1, "won"), (1, 2, "answers got worse")]
+    champion = world(home).store.promotions.champion("demo.policy")
+    assert (champion.version, champion.actor) == (1, "rlhf models promote")
+    listed = rlhf("models", "list", home=home).output
+    assert [line.split("│")[2].strip() for line in listed.splitlines() if "demo.policy@1 " in line] == ["champion"]
+    assert "reward_accuracy 0.75" in listed
+
+
+def test_the_champion_stays_what_it_is(rlhf, home):
+    assert "already" in rlhf("models", "promote", "demo.policy@2", "--reason", "again", home=home).output
+    assert history(home) == [FIRST, (2, 1, "won")]
+
+
+def test_an_alias_moved_elsewhere_is_brought_in_line(rlhf, home):
+    world(home).registry.set_alias("policy", "champion", 1)  # as somebody does in MLflow's UI
+    rlhf("models", "promote", "demo.policy@1", "--reason", "it serves since noon", home=home)
+    assert [version for version, _, _ in history(home)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        ("demo.policy@7", r"'demo\.policy@7'.*demo\.policy@1"),
+        ("demo.policy@99999999999999999999", "demo.policy@1"),
+        ("demo.policy@0", "demo.policy@1"),
+        ("demo.policy@-1", "demo.policy@1"),
+        ("demo.policy@", "demo.policy@1"),
+        ("demo.policy", "demo.policy@1"),
+        ("demo.reward_model@1", "There are: none"),
+        ("other.policy@1", r"'other\.policy'.*demo\.policy, demo\.reward_model"),
+        ("", "demo.policy, demo.reward_model"),
+    ],
+)
+def test_a_version_that_does_not_exist_is_named_with_those_that_do(rlhf, initialised, target, named):
+    with pytest.raises(ModelNotFound, match=named):
+        rlhf("models", "promote", target, "--reason", "because")
+    assert world(initialised).champions.policy().label == "demo.policy@1"
+
+
+def test_a_version_whose_files_changed_is_not_promoted(rlhf, home):
+    registry = world(home).registry
+    (registry.folder(registry.get("policy", 1), home) / "config.json").write_text("{}")
+    with pytest.raises(ModelHashMismatch, match=r"demo\.policy@1"):
+        rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=home)
+    assert world(home).champions.policy().label == "demo.policy@2"
+    assert len(history(home)) == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--reason", " ")])
+def test_a_promotion_needs_a_reason(rlhf, initialised, arguments):
+    result = rlhf("models", "promote", "demo.policy@1", *arguments)
+    assert result.exit_code == 2
+    assert "--reason" in result.output
+
+
+def test_a_promotion_needs_a_project(rlhf, tmp_path):
+    with pytest.raises(ConfigurationError, match="rlhf init"):
+        rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=tmp_path / "nothing")
+
+
+def test_the_metrics_shown_are_those_that_matter_for_the_kind():
+    policy = {"chosen_log_p_change": 1.0, "loss": 0.5, "n_pairs": 120.0, "reward_accuracy": 0.75, "reward_margin": 0.2, "seconds": 31.4}
+    assert metrics_line("policy", policy) == "reward_accuracy 0.75, reward_margin 0.2, n_pairs 120, seconds 31.4"
+    fitted = {"longer_wins": 0.5, "n_before_change": 0.0, "n_train": 12345.0, "test_accuracy": 0.7, "test_log_loss": 0.6}
+    assert metrics_line("reward_model", fitted) == "test_accuracy 0.7, longer_wins 0.5, test_log_loss 0.6, n_train 12345"
+    changed = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8})
+    assert changed.startswith("test_accuracy_since_change 0.8, longer_wins")
+    assert metrics_line("policy", {}) == ""

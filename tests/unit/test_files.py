@@ -1,0 +1,70 @@
+"""A file is whole or what it was before, wherever it is written to."""
+
+import errno
+import os
+import threading
+
+import pytest
+
+from rlhf_pipeline.errors import ArtefactError
+from rlhf_pipeline.files import write_whole
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
+    path = tmp_path / "deep" / "er" / "log.txt"
+    write_whole(path, b"one")
+    write_whole(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert names(path.parent) == ["log.txt"]
+
+
+@pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "Free some space"), (errno.EACCES, "Make the folder writable")])
+def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number, cure):
+    path = tmp_path / "log.txt"
+    write_whole(path, b"one")
+
+    def refuse(fd):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(ArtefactError, match=rf"log\.txt: {os.strerror(number)}\. {cure}"):
+        write_whole(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert names(tmp_path) == ["log.txt"]
+
+
+@pytest.mark.parametrize(("below", "cure"), [(".", "Name a file, not a folder"), ("a/b", "below folders"), ("a/b/c", "below folders")])
+def test_a_place_that_can_hold_no_file_is_named_with_its_cure(tmp_path, below, cure):
+    (tmp_path / "a").write_bytes(b"mine")
+    with pytest.raises(ArtefactError, match=cure):
+        write_whole(tmp_path / below, b"one")
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_name_too_long_for_the_disk_is_said_to_be(tmp_path):
+    with pytest.raises(ArtefactError, match="shorter name"):
+        write_whole(tmp_path / ("x" * 300), b"one")
+
+
+def test_a_link_keeps_pointing_where_it_points(tmp_path):
+    (tmp_path / "target").write_bytes(b"one")
+    (tmp_path / "link").symlink_to("target")
+    write_whole(tmp_path / "link", b"two")
+    assert (tmp_path / "target").read_bytes() == b"two"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_whole(pipe, b"one")
+    reader.join(10)
+    assert read == [b"one"]
+    assert pipe.is_fifo()
