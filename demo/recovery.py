@@ -7,7 +7,7 @@ import dagster as dg
 from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG  # the public API has no names for these tags
 
 from rlhf_pipeline.store import Store
-from sensors.run_health import ALIVE, bury, works_here
+from sensors.run_health import ALIVE, bury, release, works_here
 
 # A decision counts its own attempts; the other sensors ask once per key.
 ASKING_ONCE = ("votes", "learning")
@@ -19,6 +19,10 @@ def bury_dead(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> l
     dead = [r.dagster_run for r in instance.get_run_records(dg.RunsFilter(statuses=statuses)) if _is_dead(r, store, limit)]
     for run in dead:
         bury(instance, store, run, "The process of this run is gone.")
+    for beat in store.heartbeats.stale(datetime.now(UTC)):
+        ended = instance.get_run_by_id(beat.run_id)
+        if ended is not None and ended.is_finished and ended.remote_job_origin is None:
+            release(instance, store, beat.run_id)  # interrupted; a daemon would run it again beside the demo
     return [run.run_id for run in dead]
 
 

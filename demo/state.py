@@ -1,12 +1,12 @@
 """What the demo keeps between two calls: the last day it finished, the day it collected, its sensors' cursors. Knows no run."""
 
-import os
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_whole
 
 
 class DemoState(BaseModel):
@@ -28,6 +28,4 @@ class DemoState(BaseModel):
 
     def write(self, path: Path) -> None:
         """Whole or not at all."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(self.model_dump_json(indent=2), encoding="utf-8")
-        os.replace(temporary, path)
+        write_whole(path, self.model_dump_json(indent=2).encode())

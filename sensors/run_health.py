@@ -73,7 +73,7 @@ def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datet
     for beat in store.heartbeats.stale(silent_since):
         run = instance.get_run_by_id(beat.run_id)
         if run is None or run.is_finished:
-            _release(instance, store, beat.run_id)
+            release(instance, store, beat.run_id)
         if run is not None and run.status == dg.DagsterRunStatus.FAILURE:
             killed.append(run)
     return killed
@@ -82,10 +82,11 @@ def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datet
 def bury(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why: str) -> None:
     """Mark a killed run as failed and free what it held."""
     instance.report_run_failed(run, why)
-    _release(instance, store, run.run_id)
+    release(instance, store, run.run_id)
 
 
-def _release(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
+def release(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
+    """Free what a run held that is over."""
     instance.event_log_storage.free_concurrency_slots_for_run(run_id)
     store.heartbeats.clear(run_id)
 

@@ -10,6 +10,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import AnnotatorKind
 
 
@@ -38,5 +39,4 @@ def claim(workspace: Workspace) -> None:
             "Name another folder, as in `make demo RLHF_HOME=var/demo`."
         )
     if not settings.demo_state.exists():
-        settings.demo_state.parent.mkdir(parents=True, exist_ok=True)
-        settings.demo_state.write_text("{}", encoding="utf-8")
+        write_whole(settings.demo_state, b"{}")

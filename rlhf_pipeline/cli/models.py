@@ -65,7 +65,11 @@ def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
     """The metrics of `SHOWN` that there are, in its order."""
     better, worse = STANDS_FOR
     keys = [key for key in SHOWN[kind] if key in metrics and not (key == worse and better in metrics)]
-    return ", ".join(f"{key} {metrics[key]:.4g}" for key in keys)
+    return ", ".join(f"{key} {_short(metrics[key])}" for key in keys)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # no powers of ten for counts
 
 
 def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
@@ -73,10 +77,9 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
     name, _, wanted = label.partition("@")
     kind = _kind(registry, name)
     known = registry.history(kind)
-    if wanted.isdecimal():
-        version = next((model for model in known if model.version == int(wanted)), None)
-    else:
-        version = registry.get(kind, wanted) if wanted else None
+    version = next((model for model in known if str(model.version) == wanted), None)
+    if version is None and wanted and not wanted.isdecimal():
+        version = registry.get(kind, wanted)
     if version is None:
         raise ModelNotFound(f"The registry holds no {label!r}. There are: {', '.join(model.label for model in known) or 'none'}.")
     return kind, version

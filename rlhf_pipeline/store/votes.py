@@ -144,7 +144,7 @@ class Votes:
     def annotator_kinds(self) -> set[AnnotatorKind]:
         """Whose votes there are, superseded ones included."""
         with self._database.reading() as connection:
-            kinds = connection.execute(select(distinct(votes.c.annotator_kind)).where(self._database.mine(votes))).scalars()
+            kinds = connection.execute(select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()).scalars()
             return {AnnotatorKind(kind) for kind in kinds}
 
     def n_voted_comparisons(self, after_seq: int = 0, *, choices: Sequence[Choice] | None = None) -> int:

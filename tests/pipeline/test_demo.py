@@ -178,6 +178,13 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     assert project.store.heartbeats.get(dead) is None
 
 
+def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(project: Any) -> None:
+    interrupted = started(project, "feedback", {})
+    project.instance.report_run_failed(project.instance.get_run_by_id(interrupted))
+    assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == []
+    assert project.store.heartbeats.get(interrupted) is None
+
+
 def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     last = project.day(2)
@@ -254,7 +261,7 @@ def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
     project.store.votes.cast(
         NewVote(
             comparison_id=comparison, annotator_id="ann", annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, strength=2, voted_at=noon,
-            origin="web", idempotency_key="ann:1",
+            origin="page", idempotency_key="ann:1",
         )
     )  # fmt: skip
     with pytest.raises(ConfigurationError, match=r"holds human votes.*RLHF_HOME"):

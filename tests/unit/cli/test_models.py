@@ -48,7 +48,7 @@ def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, ho
     champion = world(home).store.promotions.champion("demo.policy")
     assert (champion.version, champion.actor) == (1, "rlhf models promote")
     listed = rlhf("models", "list", home=home).output
-    assert [line.split("│")[2].strip() for line in listed.splitlines() if "demo.policy@1 " in line] == ["champion"]
+    assert [line.split("│")[2].strip() for line in listed.splitlines() if line.startswith("│ demo.policy@1 ")] == ["champion"]
     assert "reward_accuracy 0.75" in listed
 
 

@@ -198,6 +198,12 @@ def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote
     assert store.votes.n_voted_comparisons(after_seq=2) == 1
 
 
+def test_whose_votes_there_are_is_told_by_kind(store, make_vote):
+    assert store.votes.annotator_kinds() == set()
+    store.votes.cast(make_vote(0))
+    assert store.votes.annotator_kinds() == {make_vote(0).annotator_kind}
+
+
 def test_projects_do_not_see_each_other(store, url, make_vote):
     store.votes.cast(make_vote())
     with Store.open(url, organization="org", project="other") as other:
