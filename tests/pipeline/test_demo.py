@@ -23,6 +23,7 @@ from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
+from sensors.runs import run_of
 
 pytestmark = pytest.mark.slow
 
@@ -176,6 +177,16 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     started(project, "feedback", {}, host="elsewhere")
     assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == [dead]
     assert project.store.heartbeats.get(dead) is None
+
+
+def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decision(project: Any) -> None:
+    asked = {"learning": "learning:demo:0:7", "retraining": "retraining:demo:1:1"}
+    for job, key in asked.items():
+        started(project, job, {"dagster/run_key": key, "dagster/sensor_name": job})
+    for _ in range(2):
+        loop_of(project).resume()
+        assert run_of(project.instance, asked["learning"]) is None
+        assert run_of(project.instance, asked["retraining"]) is not None
 
 
 def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(project: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
 from rlhf_pipeline.frames import VOTES
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
@@ -200,8 +200,8 @@ def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote
 
 def test_whose_votes_there_are_is_told_by_kind(store, make_vote):
     assert store.votes.annotator_kinds() == set()
-    store.votes.cast(make_vote(0))
-    assert store.votes.annotator_kinds() == {make_vote(0).annotator_kind}
+    store.votes.cast_many([make_vote(), make_vote("c1"), make_vote(annotator_id="bob", annotator_kind="human")])
+    assert store.votes.annotator_kinds() == {AnnotatorKind.SIMULATED, AnnotatorKind.HUMAN}
 
 
 def test_projects_do_not_see_each_other(store, url, make_vote):
