@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 
 from assets.delivery import deliver, rule, standing, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
-from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 
 MUCH_KL = 0.5  # nats per token: beyond it a policy has become another one
@@ -33,18 +34,27 @@ def evaluation(
     """Win rate and mean reward with intervals, KL, checkable answers, mean length, on prompts no policy is trained on."""
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
-    result, samples = evaluate(
-        champions.load_policy(candidate_model),
-        champions.load_policy(champion),
-        frozen_prompts(),
-        judge.reward_model,
-        config,
-        candidate_label=candidate_model.label,
-        champion_label=champion.label,
-        reward_model_label=f"{judge.label}, {calibration.method}",
-        calibrator=judge.calibrator,
-        progress=progress("evaluation"),
-    )
+    candidate = champions.load_policy(candidate_model)
+
+    def against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
+        return evaluate(
+            candidate,
+            champions.load_policy(other),
+            frozen_prompts(),
+            judge.reward_model,
+            config,
+            candidate_label=candidate_model.label,
+            champion_label=other.label,
+            reward_model_label=f"{judge.label}, {calibration.method}",
+            calibrator=judge.calibrator,
+            progress=progress("evaluation"),
+        )
+
+    result, samples = against(champion)
+    # Small steps can walk a long way: each champion is also set beside the policy that the project began with.
+    base = registry.get("policy", 1) or champion
+    from_base = result.win_rate if base.label == champion.label else against(base)[0].win_rate
+    result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base})
     yield from deliver(
         context,
         registry,
@@ -52,6 +62,7 @@ def evaluation(
         metrics={
             "win_rate": result.win_rate.value,
             "win_rate_low": result.win_rate.low,
+            "win_rate_against_base": from_base.value,
             "mean_reward_candidate": result.mean_reward_candidate.value,
             "mean_reward_champion": result.mean_reward_champion.value,
             "kl": result.kl.value,
@@ -60,7 +71,10 @@ def evaluation(
             "length_ratio": result.length_ratio,
         },
         checks=[rule("close to the champion", result.kl.value < MUCH_KL, f"{result.kl.value:.2f} nats per token from the champion.")],
-        headline=f"win rate {result.win_rate} on {result.n_prompts} prompts, KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
+        headline=(
+            f"win rate {result.win_rate} on {result.n_prompts} prompts, {from_base.value:.3f} against {base.label}, "
+            f"KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}"
+        ),
         rows=samples[["prompt", "completion_candidate", "completion_champion"]],
         texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},
     )

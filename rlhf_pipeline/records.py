@@ -251,6 +251,8 @@ class Evaluation(Record):
     checkable_difference: Interval | None = Field(default=None, description="candidate minus champion, paired by prompt")
     expected_win_rate: Interval | None = Field(default=None, description="mean calibrated P(candidate preferred) by a person")
     samples_hash: str | None = Field(default=None, description="hash of the completions it was judged on")
+    base: str | None = Field(default=None, description="the first policy of the project")
+    win_rate_against_base: Interval | None = Field(default=None, description="the same judge, prompts and seeds against it")
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property

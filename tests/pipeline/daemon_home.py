@@ -39,7 +39,9 @@ class Server:
     @classmethod
     def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> "Server":
         with log.open("ab") as output:
-            return cls(subprocess.Popen(command, cwd=log.parent, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log)
+            return cls(
+                subprocess.Popen(command, cwd=log.parent, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log
+            )
 
     @property
     def text(self) -> str:

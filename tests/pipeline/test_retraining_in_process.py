@@ -139,6 +139,17 @@ def test_the_evaluation_judges_candidate_and_champion_on_the_frozen_prompts(retr
     assert evaluation.reward_model.startswith(retrained.files.read_record("reward_model", ModelVersion).label)
 
 
+def test_a_candidate_is_judged_against_the_first_policy_too(retrained: Any, branch: Callable[..., Any]) -> None:
+    first = retrained.files.read_record("evaluation", Evaluation)
+    assert (first.base, first.win_rate_against_base) == ("demo.policy@1", first.win_rate)
+    project = branch(retrained)
+    project.champions.promote("policy", project.files.read_record("candidate_model", ModelVersion), reason="test", actor="test")
+    project.materialise(["evaluation"], config={"ops": {"evaluation": {"config": QUICK["evaluation"]}}})
+    second = project.files.read_record("evaluation", Evaluation)
+    assert (second.champion, second.win_rate.value) == ("demo.policy@2", 0.5)  # against itself
+    assert (second.base, second.win_rate_against_base) == ("demo.policy@1", first.win_rate)
+
+
 def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:
     decision = retrained.files.read_record("gate", GateDecision)
     assert retrained.store.gates.all() == [decision]
