@@ -37,7 +37,9 @@ def dev(
     initialise(workspace)
     environ = _environ(workspace, mlflow_port)
     binaries = Path(sys.executable).parent
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
+    # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told it to ignore Ctrl-C.
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop, signal.default_int_handler)
     servers: list[subprocess.Popen[bytes]] = []
     try:
         dagster = [str(binaries / "dagster"), "dev", "-w", str(checkout() / "workspace.yaml"), "-h", HOST, "-p", str(dagster_port)]
