@@ -233,7 +233,7 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
     monkeypatch.setattr(os, "fsync", full)
     result = project.run("feedback", day, ok=False)
     message = project.errors(result)
-    for part in ("ArtefactError", "preference_pairs", "No space left", "Free some space", "previous file is untouched"):
+    for part in ("ArtefactError", "preference_pairs", "No space left", "Free some space", "what was there before is untouched"):
         assert part in message
     assert frames(project) == before
     monkeypatch.undo()
