@@ -59,6 +59,9 @@ def household(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPat
     household.end()
 
 
+SOMEBODY_ELSE = ("another run", "candidate_model")
+
+
 @pytest.fixture(scope="module")
 def submitted(household: Household) -> dg.DagsterRun:
     """The run of a decision whose daemon was killed before submitting it, made by two daemons that were started at once."""
@@ -67,6 +70,10 @@ def submitted(household: Household) -> dg.DagsterRun:
     decision = store.decisions.decide(decide, now=utc_now(), champion=household.project.judge)
     assert decision.action == "fire", decision.reasons
     assert store.decisions.lease(decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5))  # what the killed one leaves
+    # Somebody else trains: the run waits before its own training until `cut` wants to interrupt it there.
+    storage = household.instance.event_log_storage
+    storage.initialize_concurrency_limit_to_default("training")
+    assert storage.claim_concurrency_slot("training", *SOMEBODY_ELSE).is_claimed
     household.start(n=2)
     return eventually(household.retrainings, seconds=90, what="a retraining run")[0]
 
@@ -75,7 +82,8 @@ def submitted(household: Household) -> dg.DagsterRun:
 def cut(household: Household, submitted: dg.DagsterRun) -> float:
     """The moment at which the power failed while the candidate was trained."""
     run_id, instance = submitted.run_id, household.instance
-    eventually(lambda: run_id in held_slots(instance, "training"), seconds=150, what="the run in the training pool")
+    instance.event_log_storage.free_concurrency_slot_for_step(*SOMEBODY_ELSE)
+    eventually(lambda: run_id in held_slots(instance, "training"), seconds=150, what="the run in the training pool", every=0.1)
     steps = eventually(lambda: [pid for pid in step_pids(instance, run_id) if lives(pid)], seconds=30, what="a training process")
     beat = household.project.store.heartbeats.get(run_id)
     assert beat.pid not in steps, "the run's own process beats, not the one that trains"
