@@ -30,7 +30,7 @@ from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.expectations import require, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, frame_hash
 from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.records import Record, utc_now
+from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run
 from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
@@ -199,16 +199,23 @@ class PlainScript:
             run.log_figure(loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png")
             self.keep(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
         with self.stage("evaluation") as run:
-            result, samples = evaluate(
-                self.champions.load_policy(candidate), self.champions.load_policy(parent), frozen, judge.reward_model, EvaluationParams(),
-                candidate_label=candidate.label, champion_label=parent.label, reward_model_label=version.label, calibrator=judge.calibrator,
-            )  # fmt: skip
+            result, samples = self._evaluation(candidate, parent, judge)
+            base = self.registry.get("policy", 1) or parent
+            from_base = result if base.label == parent.label else self._evaluation(candidate, base, judge)[0]
+            result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base.win_rate})
             run.log_text(samples.to_json(orient="records", lines=True), "samples.jsonl")
             self.keep(run, "evaluation", result, {"win_rate": result.win_rate.value})
         with self.stage("gate") as run:
             decision = gate(result, GateParams())
             self.keep(run, "gate", decision, {"promoted": float(decision.promoted)})
             self.store.gates.record(decision)
+
+    def _evaluation(self, candidate: ModelVersion, other: ModelVersion, judge: Judge) -> tuple[Evaluation, pd.DataFrame]:
+        return evaluate(
+            self.champions.load_policy(candidate), self.champions.load_policy(other), frozen_prompts(), judge.reward_model,
+            EvaluationParams(), candidate_label=candidate.label, champion_label=other.label, reward_model_label=judge.label,
+            calibrator=judge.calibrator,
+        )  # fmt: skip
 
     def _predicted(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:
         return predict(

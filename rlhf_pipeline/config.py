@@ -1,5 +1,6 @@
 """Where things are. The one reader of the environment; how things are computed stands beside each algorithm."""
 
+import json
 import os
 from collections.abc import Mapping
 from datetime import date
@@ -10,8 +11,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_whole
 
 ENV_PREFIX = "RLHF_"
+HOME_FACTS = "project.json"
 
 # Every library that reports home is told not to, before it is imported.
 TELEMETRY_OFF = {
@@ -25,6 +28,38 @@ TELEMETRY_OFF = {
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+class HomeFacts(BaseModel):
+    """What a home knows of itself, whoever opens it: its one project, its first day, where its databases are.
+
+    Dagster's partitions and history below a home belong to one project, so a home holds one. Written by `rlhf init` and by
+    imports of older days; a setting that contradicts it is refused, one that is given beside it wins.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    organization: str
+    project: str
+    start_day: date | None = Field(default=None, description="first day of an import, where it lies before the setting's default")
+    server_url: SecretStr | None = Field(default=None, description="Postgres server the home was moved to")
+
+    @classmethod
+    def of(cls, home: Path) -> Self | None:
+        """None for a home nobody made yet. Raises ConfigurationError for a file that is none."""
+        path = home / HOME_FACTS
+        try:
+            return cls.model_validate_json(path.read_bytes()) if path.exists() else None
+        except (ValidationError, OSError) as cause:
+            raise ConfigurationError(f"{path} cannot be read as the facts of a home: {cause}. Restore it, or name another home.") from cause
+
+    def write(self, home: Path) -> None:
+        """Whole or not at all; readable by its owner alone, because the server's URL may hold a password."""
+        plain = self.model_dump(mode="json", exclude_none=True)
+        if self.server_url is not None:
+            plain["server_url"] = self.server_url.get_secret_value()
+        write_whole(home / HOME_FACTS, (json.dumps(plain, indent=1) + "\n").encode())
+        (home / HOME_FACTS).chmod(0o600)
 
 
 class Settings(BaseModel):
@@ -52,6 +87,14 @@ class Settings(BaseModel):
     )
     prompts_file: Path | None = Field(
         default=None, description="What that source reads; for dataset a JSONL, CSV or Parquet file of prompts"
+    )
+    server_url: SecretStr | None = Field(
+        default=None, description="URL of a Postgres server for store, Dagster and MLflow, e.g. postgresql://user@host; empty = SQLite"
+    )
+    database_prefix: str = Field(
+        default="rlhf",
+        description="On that server: databases <prefix>_store, <prefix>_dagster, <prefix>_mlflow",
+        pattern=r"^[a-z][a-z0-9_]*$",
     )
     database_url: str | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
     mlflow_url: str | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
@@ -109,6 +152,8 @@ class Settings(BaseModel):
             name = key.removeprefix(ENV_PREFIX).lower()
             if key.startswith(ENV_PREFIX) and value != "":
                 values[name] = value
+        home = (folder / str(values.get("home", cls.model_fields["home"].default))).absolute()
+        values = _with_facts(values, HomeFacts.of(home), home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise ConfigurationError(f"Unknown settings {unknown}. Known: {', '.join(sorted(cls.model_fields))}.")
@@ -118,6 +163,23 @@ class Settings(BaseModel):
             problems = "; ".join(f"{e['loc'][0] if e['loc'] else 'settings'}: {e['msg']}" for e in cause.errors())
             raise ConfigurationError(f"Settings cannot be used: {problems}.") from cause
         return settings.model_copy(update={"home": (folder / settings.home).absolute()})
+
+
+def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:
+    """`values` and, where they are silent, what the home knows. Raises ConfigurationError for another project's home."""
+    if facts is None:
+        return values
+    for name in ("organization", "project"):
+        if name in values and values[name] != getattr(facts, name):
+            raise ConfigurationError(
+                f"{home} holds {name} {getattr(facts, name)!r}, not {values[name]!r}. A home holds one project: set RLHF_HOME to another folder."
+            )
+    known = {"organization": facts.organization, "project": facts.project}
+    if facts.start_day is not None:
+        known["start_day"] = str(min(facts.start_day, Settings.model_fields["start_day"].default))
+    if facts.server_url is not None:
+        known["server_url"] = facts.server_url.get_secret_value()
+    return known | values
 
 
 def silence_telemetry() -> None:

@@ -43,6 +43,7 @@ class Column:
     kind: Kind
     description: str
     nullable: bool = False
+    optional: bool = False  # may be left out of a frame that is handed in: then it is missing everywhere
     values: tuple[str, ...] | None = None
     low: float | None = None
     high: float | None = None
@@ -91,6 +92,7 @@ def json_text(description: str, **more: Any) -> Column:
     return Column("json", description, **more)
 
 
+FLAGS = ("identical", "repeated")
 DAY = text("UTC day of the partition, YYYY-MM-DD")
 PROBABILITY = {"low": 0.0, "high": 1.0}
 
@@ -133,6 +135,18 @@ COMPLETIONS = FrameSchema(
     key=("completion_id",),
 )
 
+# Of comparisons from elsewhere; missing for those made here.
+IMPORTED = {
+    "source": text("data set it was imported from; missing for this pipeline's own", nullable=True, optional=True),
+    "source_pair_id": text("its id there", nullable=True, optional=True),
+    "split_group": text("what must fall into one split together, as given; else its prompt", nullable=True, optional=True),
+    "split": text("split as given; else by hash", nullable=True, optional=True, values=("train", "calib", "test")),
+    "gold": text("known right choice", nullable=True, optional=True, values=("a", "b", "tie")),
+    "flag": text(
+        "why it makes no training pair: identical completions, or the same two as another", nullable=True, optional=True, values=FLAGS
+    ),
+}
+
 COMPARISONS = FrameSchema(
     "comparisons",
     {
@@ -150,6 +164,7 @@ COMPARISONS = FrameSchema(
         "repeat_of": text("the comparison this one repeats with sides swapped", nullable=True),
         "position": integer("seeded order within the day", low=0),
         "seed": integer("seed of order and side"),
+        **IMPORTED,
     },
     key=("comparison_id",),
 )
@@ -167,7 +182,7 @@ VOTES = FrameSchema(
         "choice": text("a, b, tie, both_bad or skip", values=tuple(Choice)),
         "strength": integer("1 slight to 4 strong, with choice a or b only", nullable=True, low=1, high=4),
         "repeat_of": text("the comparison this one repeats", nullable=True),
-        "voted_at": time("when the annotator judged"),
+        "voted_at": time("when the annotator judged; missing for an imported vote without a time", nullable=True),
         "received_at": time("when the store committed it"),
     },
     key=("vote_id",),
@@ -207,7 +222,8 @@ PREDICTIONS = FrameSchema(
         "score_b": number("reward of side b"),
         "p_raw": number("P(a preferred) by the reward model", **PROBABILITY),
         "p_calibrated": number("P(a preferred) after calibration", **PROBABILITY),
-        "predicted_at": time("when it was written, before any vote"),
+        "predicted_at": time("when it was written, before any vote unless it is a replay"),
+        "is_replayed": flag("written after the votes, by a model that had seen none of them", nullable=True, optional=True),
     },
     key=("comparison_id", "reward_model"),
 )
@@ -223,7 +239,7 @@ REFLECTIONS = FrameSchema(
         "choice": text("the vote's choice", nullable=True),
         "strength": integer("the vote's strength", nullable=True),
         "voted_at": time("when the annotator judged", nullable=True),
-        "is_error": flag("prediction and vote disagree; missing for ties and unvoted rows", nullable=True),
+        "is_error": flag("prediction and vote disagree; missing for ties, undated votes and unvoted rows", nullable=True),
     },
     key=("comparison_id", "reward_model", "vote_id"),
 )
@@ -279,11 +295,18 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     none may be, a value that does not convert, is not among the allowed ones or is out of range, invalid JSON, a
     duplicate key. Never edits `frame`; its index is dropped.
     """
-    missing = [c for c in schema.columns if c not in frame.columns]
+    absent = [c for c in schema.columns if c not in frame.columns]
+    missing = [c for c in absent if not schema.columns[c].optional]
     unknown = [c for c in frame.columns if c not in schema.columns]
     if missing or unknown:
         raise FrameError(f"{schema.name}: missing columns {missing}, unknown columns {unknown}. Expected: {list(schema.columns)}.")
-    checked = pd.DataFrame({name: _column(frame[name].reset_index(drop=True), name, schema) for name in schema.columns})
+    given = frame.reset_index(drop=True)
+    checked = pd.DataFrame(
+        {
+            name: pd.Series([None] * len(given), dtype=c.dtype) if name in absent else _column(given[name], name, schema)
+            for name, c in schema.columns.items()
+        }
+    )
     if schema.key and not checked.empty:
         duplicate = checked.duplicated(list(schema.key))
         if duplicate.any():

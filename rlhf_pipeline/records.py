@@ -87,7 +87,10 @@ class Verdict(StrEnum):
 
 
 class NewVote(Record):
-    """What an annotator sends. `strength` is 1 (slight) to 4 (strong), only with choice a or b."""
+    """What an annotator sends. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
+
+    Only an imported vote may lack `voted_at`: it is filed under the day it was imported and stays out of the drift streams.
+    """
 
     comparison_id: str
     annotator_id: str
@@ -97,14 +100,15 @@ class NewVote(Record):
     reason: str | None = None
     stated_confidence: float | None = Field(default=None, ge=0, le=1)
     duration_s: float | None = Field(default=None, ge=0)
-    voted_at: datetime
+    voted_at: datetime | None
     origin: Literal["page", "api", "cli", "import", "simulation"]
     idempotency_key: str = Field(min_length=1, max_length=200)
     supersedes: str | None = None
+    task_id: str | None = Field(default=None, description="judgements submitted together; `voted_at` and `duration_s` are the task's")
 
 
 class Vote(NewVote):
-    """A vote as recorded: `seq` is commit order within the store, `day` the UTC day of `voted_at`."""
+    """A vote as recorded: `seq` is commit order within the store, `day` the UTC day of `voted_at`, or of its receipt."""
 
     seq: int
     vote_id: str

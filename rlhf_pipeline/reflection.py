@@ -61,8 +61,8 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
     """Each prediction with each vote on its comparison: REFLECTIONS rows, in order of seq, unvoted ones last.
 
     No prediction is lost: one nobody voted on keeps a row without a vote. `is_error` says that the vote prefers the
-    side with the lower score; it is missing where the vote prefers none or the scores are equal. Votes on repeats are
-    rows like any other. Raises UnknownComparison for a vote without a prediction, unless `strict` is off: then such
+    side with the lower score; it is missing where the vote prefers none or has no time, or the scores are equal. Votes on
+    repeats are rows like any other. Raises UnknownComparison for a vote without a prediction, unless `strict` is off: then such
     votes are left out.
     """
     predicted, voted = check_frame(predictions, PREDICTIONS), check_frame(votes, VOTES)
@@ -109,5 +109,6 @@ def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
 def _is_error(rows: pd.DataFrame) -> pd.Series:
     gap = np.sign(rows["score_a"] - rows["score_b"])
     side = rows["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).astype("float64")
-    decided = side.notna() & (gap != 0)
+    # Nobody knows where in the stream a vote without a time belongs.
+    decided = side.notna() & (gap != 0) & rows["voted_at"].notna()
     return (side != gap).astype("boolean").where(decided, pd.NA)

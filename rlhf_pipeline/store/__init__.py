@@ -15,11 +15,12 @@ from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
-from rlhf_pipeline.store.predictions import Predictions
+from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
 from rlhf_pipeline.store.promotions import Promotions
+from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
-__all__ = ["DayDigest", "Heartbeat", "PublishResult", "Store", "TouchedDay"]
+__all__ = ["DayDigest", "Heartbeat", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
 
 
 class Store:
@@ -30,6 +31,7 @@ class Store:
         self.comparisons = Comparisons(database)
         self.predictions = Predictions(database)
         self.votes = Votes(database)
+        self.replays = Replays(database)
         self.detectors = Detectors(database)
         self.events = Events(database)
         self.decisions = Decisions(database)

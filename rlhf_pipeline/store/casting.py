@@ -21,7 +21,12 @@ VoteRow = dict[str, Any]
 
 def check_vote(vote: NewVote) -> None:
     """Raise InvalidVote for what is wrong with a vote whatever the store holds."""
-    if vote.voted_at.tzinfo is None or vote.voted_at.utcoffset() is None:
+    if vote.voted_at is None:
+        if vote.origin != "import":
+            raise InvalidVote(
+                f"Vote {vote.idempotency_key!r}: voted_at is missing. Only imported votes may lack it; send the moment of the vote."
+            )
+    elif vote.voted_at.tzinfo is None or vote.voted_at.utcoffset() is None:
         raise InvalidVote(f"Vote {vote.idempotency_key!r}: voted_at {vote.voted_at} has no time zone. Send it with one, e.g. …Z for UTC.")
     if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
         raise InvalidVote(
@@ -42,6 +47,14 @@ def cast_votes(connection: Connection, ledger: Ledger, database: Database, new_v
     database.insert(connection, votes, booth.new_rows)
     database.insert(connection, idempotency, booth.new_keys)
     return cast
+
+
+def _body_hash(vote: NewVote) -> str:
+    """Of what was sent; the same whatever zone its time was written in."""
+    body = vote.model_copy(update={"voted_at": vote.voted_at.astimezone(UTC)} if vote.voted_at else {}).model_dump(mode="json")
+    if body["task_id"] is None:  # votes from before there were tasks keep their hash
+        del body["task_id"]
+    return content_hash(body)
 
 
 def vote_of(row: VoteRow) -> Vote:
@@ -85,7 +98,7 @@ class _Booth:
         return booth
 
     def place(self, vote: NewVote, ledger: Ledger) -> Vote:
-        body_hash = content_hash(vote.model_copy(update={"voted_at": vote.voted_at.astimezone(UTC)}).model_dump(mode="json"))
+        body_hash = _body_hash(vote)
         if vote.idempotency_key in self.recorded:
             return self._replayed(vote, body_hash)
         if vote.comparison_id not in self.published:
@@ -121,7 +134,8 @@ class _Booth:
         turns = self.turns.get((vote.comparison_id, vote.annotator_id), [])
         target = self._superseded_vote(vote, turns) if vote.supersedes else None
         counting = target or max(turns, key=lambda row: (row["pass_no"], row["revision_no"]), default=None)
-        voted_at = vote.voted_at.astimezone(UTC)
+        voted_at = vote.voted_at.astimezone(UTC) if vote.voted_at else None
+        received_at = self.database.clock.now().astimezone(UTC)
         return {
             **vote.model_dump(),
             "choice": vote.choice.value,
@@ -129,8 +143,8 @@ class _Booth:
             "voted_at": voted_at,
             "seq": ledger.next_vote_seq(),
             "vote_id": vote_id,
-            "day": voted_at.date().isoformat(),
-            "received_at": self.database.clock.now().astimezone(UTC),
+            "day": (voted_at or received_at).date().isoformat(),
+            "received_at": received_at,
             "pass_no": target["pass_no"] if target else (counting["pass_no"] + 1 if counting else 1),
             "revision_no": target["revision_no"] + 1 if target else 0,
             "displaced_day": counting["day"] if counting else None,

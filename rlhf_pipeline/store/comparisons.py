@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, distinct, func, literal, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.records import Choice, Record, content_hash
+from rlhf_pipeline.records import Choice, Record, content_hash, content_id
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -28,6 +28,11 @@ class PublishResult(Record):
 
     def plus(self, other: "PublishResult") -> "PublishResult":
         return PublishResult(**{name: getattr(self, name) + getattr(other, name) for name in PublishResult.model_fields})
+
+
+def pair_key(prompt: str, completion_a: str, completion_b: str) -> str:
+    """The same for the same two texts under the same prompt, whichever side they are shown on."""
+    return content_id(prompt, *sorted((completion_a, completion_b)))
 
 
 class Comparisons:
@@ -57,10 +62,11 @@ class Comparisons:
         return result
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
-        """COMPARISONS of `days`, in the order they are to be judged."""
+        """COMPARISONS this pipeline published for `days`, in the order they are to be judged; imported ones are not among them."""
+        own = comparisons.c.source.is_(None)
         wanted = (
             select(*FRAME_COLUMNS)
-            .where(self._database.mine(comparisons), comparisons.c.day.in_(sorted(set(days))))
+            .where(self._database.mine(comparisons), comparisons.c.day.in_(sorted(set(days))), own)
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         )
         with self._database.reading() as connection:
@@ -75,18 +81,48 @@ class Comparisons:
                 rows.extend(connection.execute(wanted).all())
         return frame_of(sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS)
 
+    def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]:
+        """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are left out."""
+        found: dict[str, str] = {}
+        with self._database.reading() as connection:
+            for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
+                wanted = select(comparisons.c.source_pair_id, comparisons.c.comparison_id)
+                mine = wanted.where(self._database.mine(comparisons), comparisons.c.source_pair_id.in_(batch))
+                found |= {row.source_pair_id: row.comparison_id for row in connection.execute(mine)}
+        return found
+
+    def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]:
+        """pair_key -> the first comparison of those two texts that is neither flagged nor a repeat; see `pair_key`."""
+        found: dict[str, str] = {}
+        with self._database.reading() as connection:
+            for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
+                wanted = select(comparisons.c.pair_key, func.min(comparisons.c.comparison_id).label("comparison_id"))
+                first = wanted.where(
+                    self._database.mine(comparisons),
+                    comparisons.c.pair_key.in_(batch),
+                    comparisons.c.flag.is_(None),
+                    comparisons.c.repeat_of.is_(None),
+                ).group_by(comparisons.c.pair_key)
+                found |= {row.pair_key: row.comparison_id for row in connection.execute(first)}
+        return found
+
     def open_for(self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100) -> pd.DataFrame:
         """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.
 
         Open are those on which this annotator never voted and fewer than `votes_per_comparison` others judged; a skip is no
-        judgement.
+        judgement. Flagged ones are nobody's work.
         """
         about = and_(self._database.mine(votes), votes.c.comparison_id == comparisons.c.comparison_id)
         own = select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
         judges = select(func.count(distinct(votes.c.annotator_id))).where(about, votes.c.choice != Choice.SKIP.value)
         wanted = (
             select(*FRAME_COLUMNS)
-            .where(self._database.mine(comparisons), ~own.exists(), judges.scalar_subquery() < votes_per_comparison)
+            .where(
+                self._database.mine(comparisons),
+                comparisons.c.flag.is_(None),
+                ~own.exists(),
+                judges.scalar_subquery() < votes_per_comparison,
+            )
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
             .limit(limit)
         )
@@ -100,7 +136,11 @@ class Comparisons:
     def _publish(self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime) -> PublishResult:
         with acting(self._database) as (connection, ledger):
             known = self._stored(connection, [row["comparison_id"] for row in (*rows, *predicted)])
-            new = [{**row, "published_at": published_at} for row in rows if row["comparison_id"] not in known]
+            new = [
+                {**row, "published_at": published_at, "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"])}
+                for row in rows
+                if row["comparison_id"] not in known
+            ]
             unknown = {p["comparison_id"] for p in predicted} - known - {row["comparison_id"] for row in rows}
             if unknown:
                 raise UnknownComparison(

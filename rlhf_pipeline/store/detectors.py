@@ -48,8 +48,8 @@ class Detectors:
         """The prequential error stream of a reward model: columns seq (int64), day (str), error (0.0 or 1.0), in seq order.
 
         One row per vote for a or b that is not superseded, above `seq`, on a comparison for which this model's prediction was
-        written; repeats included. 1 is a vote against the side with the higher score; equal scores predict no side and are
-        left out, as in the reflection log.
+        written; repeats included, votes without a time left out. 1 is a vote against the side with the higher score; equal
+        scores predict no side and are left out, as in the reflection log.
         """
         later = votes.alias("later")
         superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
@@ -61,6 +61,7 @@ class Detectors:
                 self._database.mine(votes),
                 votes.c.seq > seq,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
+                votes.c.voted_at.is_not(None),
                 predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
                 ~superseded.exists(),

@@ -1,4 +1,4 @@
-"""Predictions as written before the votes. Knows how to read them; `comparisons.publish` writes them."""
+"""Predictions. `comparisons.publish` writes them before the votes; a replay writes them here, under a rule that keeps them honest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,24 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Row, func, select
 
+from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
-from rlhf_pipeline.store.conversion import batches, frame_of
+from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import predictions
+from rlhf_pipeline.store.schema import comparisons, predictions, votes
+
+
+class ReplayedPredictions(Record):
+    """Predictions written, already there, and refused because the reward model may have seen a vote on the comparison."""
+
+    n_written: int = 0
+    n_known: int = 0
+    n_refused: int = 0
+
+    def plus(self, other: "ReplayedPredictions") -> "ReplayedPredictions":
+        return ReplayedPredictions(**{name: getattr(self, name) + getattr(other, name) for name in ReplayedPredictions.model_fields})
 
 
 class Predictions:
@@ -17,6 +31,41 @@ class Predictions:
 
     def __init__(self, database: Database):
         self._database = database
+
+    def replay(self, frame: pd.DataFrame, *, data_seq: int) -> ReplayedPredictions:
+        """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up to `data_seq` and no later.
+
+        One for a comparison with a vote at or below `data_seq` is refused and counted: the model may have learnt from it. All
+        are marked `is_replayed`. Raises UnknownComparison for a comparison that was never published. May be repeated.
+        """
+        result = ReplayedPredictions()
+        for batch in batches(rows_of(frame, PREDICTIONS), MAX_ROWS):
+            result = result.plus(self._replay(batch, data_seq))
+        return result
+
+    def _replay(self, rows: list[dict[str, Any]], data_seq: int) -> ReplayedPredictions:
+        ids = sorted({row["comparison_id"] for row in rows})
+        stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
+            self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+        )
+        published = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
+        seen = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.comparison_id.in_(ids), votes.c.seq <= data_seq)
+        with acting(self._database) as (connection, ledger):
+            unknown = set(ids) - set(connection.execute(published).scalars())
+            if unknown:
+                raise UnknownComparison(
+                    f"{len(unknown)} replayed predictions are for comparisons that were never published, first {min(unknown)!r}. "
+                    "Import the comparisons first."
+                )
+            known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
+            learnt = set(connection.execute(seen.distinct()).scalars())
+            new = [row for row in rows if (row["comparison_id"], row["reward_model"]) not in known]
+            written = [{**row, "is_replayed": True} for row in new if row["comparison_id"] not in learnt]
+            self._database.insert(connection, predictions, written)
+            if written:
+                digest = content_hash(written)
+                ledger.append(actor="pipeline", action="predictions.replay", object_id=f"{len(written)} predictions", digest=digest)
+        return ReplayedPredictions(n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written))
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -107,7 +108,23 @@ comparisons = _table(
     _count("position"),
     _count("seed"),
     _time("published_at"),
+    _id("source", nullable=True),
+    _id("source_pair_id", nullable=True),
+    _id("split_group", nullable=True),
+    _id("split", nullable=True),
+    _id("gold", nullable=True),
+    _id("flag", nullable=True),
+    _id("pair_key", nullable=True),
     _index("ix_comparisons_day", "day", "position"),
+    _index("ix_comparisons_pair_key", "pair_key"),
+    Index(
+        "ix_comparisons_source_pair_id",
+        *SCOPE,
+        "source_pair_id",
+        unique=True,
+        sqlite_where=text("source_pair_id IS NOT NULL"),
+        postgresql_where=text("source_pair_id IS NOT NULL"),
+    ),
     key=("comparison_id",),
 )
 
@@ -124,6 +141,7 @@ predictions = _table(
     Column("p_raw", Float, nullable=False),
     Column("p_calibrated", Float, nullable=False),
     _time("predicted_at"),
+    Column("is_replayed", Boolean, comment="written after the votes, by a model that had seen none of them"),
     CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name="probabilities"),
     _refers("comparison_id", "comparisons"),
     _index("ix_predictions_day", "day"),
@@ -142,7 +160,7 @@ votes = _table(
     _text("reason", nullable=True),
     Column("stated_confidence", Float),
     Column("duration_s", Float),
-    _time("voted_at"),
+    _time("voted_at", nullable=True),
     Column("day", String(10), nullable=False),
     _time("received_at"),
     _id("origin"),
@@ -151,6 +169,7 @@ votes = _table(
     Column("pass_no", Integer, nullable=False, comment="1 first judgement, 2 repeat pass, …"),
     Column("revision_no", Integer, nullable=False, comment="0 as cast, +1 by each superseding vote"),
     Column("displaced_day", String(10), comment="day of the vote it made not count"),
+    _id("task_id", nullable=True),
     CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name="choice"),
     CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"),
     _unique("vote_id", name="uq_votes_vote_id"),
@@ -275,6 +294,29 @@ calibrations = _table(
     _text("report"),
     _text("calibrator"),
     key=("reward_model", "version"),
+)
+
+imports = _table(
+    "imports",
+    _count("import_id"),
+    _id("kind"),
+    _text("file"),
+    _id("state"),
+    _time("started_at"),
+    _time("finished_at", nullable=True),
+    _text("record"),
+    CheckConstraint("state IN ('started', 'finished', 'failed')", name="state"),
+    key=("import_id",),
+)
+
+replays = _table(
+    "replays",
+    Column("day", String(10), nullable=False),
+    _id("state"),
+    _time("asked_at"),
+    _time("done_at", nullable=True),
+    CheckConstraint("state IN ('pending', 'done')", name="state"),
+    key=("day",),
 )
 
 heartbeats = _table(

@@ -147,9 +147,14 @@ class Votes:
             kinds = connection.execute(select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()).scalars()
             return {AnnotatorKind(kind) for kind in kinds}
 
-    def n_voted_comparisons(self, after_seq: int = 0, *, choices: Sequence[Choice] | None = None) -> int:
-        """Distinct comparisons, repeats left out, with a vote above `after_seq`; with `choices`, votes of these only."""
-        conditions = [self._database.mine(votes), votes.c.seq > after_seq, comparisons.c.repeat_of.is_(None)]
+    def n_voted_comparisons(self, after_seq: int = 0, *, up_to_seq: int | None = None, choices: Sequence[Choice] | None = None) -> int:
+        """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq` and not above `up_to_seq`.
+
+        With `choices`, votes of these only.
+        """
+        limit = LATEST if up_to_seq is None else up_to_seq
+        trains = comparisons.c.repeat_of.is_(None) & comparisons.c.flag.is_(None)
+        conditions = [self._database.mine(votes), votes.c.seq > after_seq, votes.c.seq <= limit, trains]
         if choices is not None:
             conditions.append(votes.c.choice.in_([choice.value for choice in choices]))
         counted = select(func.count(distinct(votes.c.comparison_id))).join(comparisons, _same_comparison()).where(*conditions)

@@ -34,6 +34,7 @@ class PairCounts(Record):
     n_ties: int
     n_skips: int
     n_repeats: int = Field(description="votes on repeats; they measure self-consistency and make no pair")
+    n_flagged: int = Field(default=0, description="votes on imported comparisons of identical or repeated completions")
     n_comparisons: int = Field(description="comparisons with a vote, repeats left out")
     n_only_ties: int = Field(description="comparisons nobody preferred a side of")
     n_without_majority: int = Field(description="comparisons split evenly, too thinly voted or agreed on")
@@ -44,9 +45,9 @@ class PairCounts(Record):
 def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> pd.DataFrame:
     """One row per comparison with a majority, sorted by comparison id; the order of votes is irrelevant.
 
-    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats are left out. `margin` is the mean
+    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats and flagged comparisons are left out. `margin` is the mean
     strength in the majority's direction over 4 (0 where the minority felt more strongly), `day` the last day a counted
-    vote was cast on. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
+    vote was cast on; an imported split wins over the hash. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
     is not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for one).
     """
     params = params or PairParams()
@@ -59,7 +60,8 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
     chose_a = frame["chosen_side"] == "a"
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
-    frame["split"] = frame["prompt_id"].map({prompt_id: split_of(prompt_id) for prompt_id in frame["prompt_id"].unique()})
+    group = frame["split_group"].fillna(frame["prompt_id"])
+    frame["split"] = frame["split"].fillna(group.map({name: split_of(name) for name in group.unique()}))
     return check_frame(frame[list(PREFERENCE_PAIRS.columns)].sort_values("comparison_id"), PREFERENCE_PAIRS)
 
 
@@ -68,13 +70,16 @@ def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairPara
     params = params or PairParams()
     votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
     first = _first_pass(votes, comparisons)
+    flagged = comparisons.loc[comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"]
+    n_flagged = int((votes["comparison_id"].isin(flagged) & votes["repeat_of"].isna()).sum())
     tallies = _tallies(_sided(first), params)
     kept = tallies[_has_majority(tallies, params)]
     return PairCounts(
         n_votes=len(votes),
         n_ties=int(votes["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
         n_skips=int((votes["choice"] == Choice.SKIP).sum()),
-        n_repeats=len(votes) - len(first),
+        n_repeats=len(votes) - len(first) - n_flagged,
+        n_flagged=n_flagged,
         n_comparisons=int(first["comparison_id"].nunique()),
         n_only_ties=int(first["comparison_id"].nunique()) - len(tallies),
         n_without_majority=len(tallies) - len(kept),
@@ -84,7 +89,7 @@ def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairPara
 
 
 def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The votes on comparisons that repeat no other."""
+    """The votes on comparisons that repeat no other and are not flagged."""
     unknown = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"])]
     if not unknown.empty:
         row = unknown.iloc[0]
@@ -92,8 +97,8 @@ def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
             f"Vote {row['vote_id']} judges comparison {row['comparison_id']}, which is not among the {len(comparisons)} comparisons "
             f"({len(unknown)} such votes). Hand in the comparisons of every day these votes judge."
         )
-    repeats = comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"]
-    return votes[votes["repeat_of"].isna() & ~votes["comparison_id"].isin(repeats)]
+    left_out = comparisons.loc[comparisons["repeat_of"].notna() | comparisons["flag"].notna(), "comparison_id"]
+    return votes[votes["repeat_of"].isna() & ~votes["comparison_id"].isin(left_out)]
 
 
 def _sided(votes: pd.DataFrame) -> pd.DataFrame:

@@ -215,7 +215,7 @@ def reflections():
         "voted_at": pd.Timestamp(f"{DAY}T08:00Z"), "is_error": True,
     }  # fmt: skip
     rows = [{**prediction, **vote, "comparison_id": "c1"}, {**prediction, **dict.fromkeys(vote), "comparison_id": "c2"}]
-    return check_frame(pd.DataFrame(rows)[list(REFLECTIONS.columns)], REFLECTIONS)
+    return check_frame(pd.DataFrame(rows), REFLECTIONS)
 
 
 def calibration_report(hour):

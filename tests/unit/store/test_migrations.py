@@ -111,7 +111,20 @@ def test_a_snapshot_is_read_by_its_indexes(store, make_comparisons, make_vote):
 def _definitions(connection) -> set[tuple[str, ...]]:
     rows = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql IS NOT NULL"))
     kept = {name: sql for name, sql in rows if name != "alembic_version" and not name.startswith("sqlite_stat")}
-    return {(name, *sorted(line.strip(" ,\t") for line in sql.splitlines())) for name, sql in kept.items()}
+    return {(name, *sorted(_parts(sql))) for name, sql in kept.items()}
+
+
+def _parts(sql: str) -> list[str]:
+    """What stands between the commas of a definition, whatever lines and order it is written in."""
+    head, _, body = " ".join(sql.split()).partition("(")
+    parts, depth = [head.replace('"', "").strip(), ""], 0
+    for character in body:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip(" )") for part in parts]
 
 
 def _rows(store: Store) -> dict[str, list[tuple]]:

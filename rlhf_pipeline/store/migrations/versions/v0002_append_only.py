@@ -11,11 +11,7 @@ TABLES = ("votes", "predictions", "audit")
 def upgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         for table in TABLES:
-            for act in ("UPDATE", "DELETE"):
-                op.execute(
-                    f"CREATE TRIGGER {table}_refuse_{act.lower()} BEFORE {act} ON {table} "
-                    f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-                )
+            create_triggers(table)
         return
     op.execute(
         "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS "
@@ -31,9 +27,21 @@ def upgrade() -> None:
 def downgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         for table in TABLES:
-            for act in ("update", "delete"):
-                op.execute(f"DROP TRIGGER {table}_refuse_{act}")
+            drop_triggers(table)
         return
     for table in TABLES:
         op.execute(f"DROP TRIGGER {table}_refuse_change ON {table}")
     op.execute("DROP FUNCTION refuse_change()")
+
+
+def create_triggers(table: str) -> None:
+    """On SQLite; a later version that rebuilds the table needs them again."""
+    for act in ("UPDATE", "DELETE"):
+        op.execute(
+            f"CREATE TRIGGER {table}_refuse_{act.lower()} BEFORE {act} ON {table} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+        )
+
+
+def drop_triggers(table: str) -> None:
+    for act in ("update", "delete"):
+        op.execute(f"DROP TRIGGER {table}_refuse_{act}")
