@@ -41,7 +41,7 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	echo "$$RLHF_HOME deleted; .venv kept"
 
 test: install ## every test
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE REQUIRE_POSTGRES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 lint: install ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -24,6 +24,9 @@ class CalibrationConfig(CalibrationParams, dg.Config):
     """Which methods are tried, how they are compared, and which votes count less."""
 
     change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+    up_to_seq: int | None = Field(
+        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
+    )
 
 
 @dg.asset(**standing("calibration", "learn", "evidently", "mlflow"))
@@ -38,7 +41,7 @@ def calibration(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """The best of temperature, Platt and isotonic, or none. The version becomes champion if it predicts no worse than the last one."""
-    pairs, judge = latest_pairs(preference_pairs), champions.judge(reward_model)
+    pairs, judge = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), champions.judge(reward_model)
     assert judge is not None  # a version was given
     # What votes before the change are worth was found when the reward model was fitted; here it only has to be the same.
     weight = reward_model.params.get("weight_before_change")
@@ -49,20 +52,24 @@ def calibration(
         config,
         reward_model_label=reward_model.label,
         data_hash=reward_model.data_hash or "",
-        noise_ceiling=noise_ceiling(votes),
+        noise_ceiling=noise_ceiling(votes if config.up_to_seq is None else votes[votes["seq"] <= config.up_to_seq]),
         change_seq=config.change_seq,
     )
     number = store.calibrations.add(report, calibrator.to_json())
     report = report.model_copy(update={"calibrator_version": number})
     fitted = Judge(reward_model, judge.reward_model, calibrator, f"{report.method}@{number}")
     calib, test = (pairs[pairs["split"] == split] for split in ("calib", "test"))
-    if champions.reference_window(reward_model.label) is None:  # frozen with the model: drift is measured from one place
+    # What was not calibrated for want of pairs has no out-of-sample predictions that drift could be measured from.
+    if (
+        report.candidates and champions.reference_window(reward_model.label) is None
+    ):  # frozen with the model: drift is measured from one place
         p_chosen = fitted.p_chosen(calib)
         window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=fitted.embed, since_seq=config.change_seq)
         window.save(champions.reference_folder(reward_model))
     promoted, reason = not_worse(fitted, champions.judge(), test, since_seq=config.change_seq)
     with tracked(context, registry) as run:
-        run.log_folder(champions.reference_folder(reward_model), "reference_window")
+        if report.candidates:
+            run.log_folder(champions.reference_folder(reward_model), "reference_window")
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
         texts = _evidently(fitted, test)
         yield from deliver(

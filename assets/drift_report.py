@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
 from rlhf_pipeline.calibration import evidently_calibration_report
@@ -29,6 +30,10 @@ from rlhf_pipeline.votes import noise_ceiling
 class DriftConfig(DriftParams, dg.Config):
     """Detectors, windows and how many must agree."""
 
+    up_to_seq: int | None = Field(
+        default=None, ge=0, description="Highest vote seq the detectors read, as in a replay of imported days; empty = all that may be read"
+    )
+
 
 @dg.asset(**daily("drift_report", "watch", "frouros", "evidently"))
 @schema_checked
@@ -46,7 +51,8 @@ def drift_report(
     What the detectors and the calibration tests find goes into the store as events, for the retraining sensor.
     """
     days = list(context.partition_keys)
-    scans = {label: _scan(store, label, config) for label in sorted(reflection_log["reward_model"].unique())}
+    limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
+    scans = {label: _scan(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
     reports, texts = [], {}
     for day in days:
         report, evidently = _report(day, reflection_log[reflection_log["day"] == day], scans, champions, store, config)
@@ -63,15 +69,21 @@ def drift_report(
         checks=[rule("the champion reward model fits the day", last != Verdict.DRIFT, f"Drift: {_reasons(reports[-1])}.")],
         headline=f"{last}: {_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
-        figures={"drift_timeline": _timeline(store, current.label, votes, scans)} if current and current.label in scans else {},
+        figures={"drift_timeline": _timeline(store, current.label, votes, scans, limit)} if current and current.label in scans else {},
         texts=texts,
     )
 
 
-def _scan(store: Store, label: str, config: DriftConfig) -> ScanResult:
+def _readable(store: Store) -> int | None:
+    """Detectors read in seq order and never go back, so nothing is read beyond imported votes whose day waits for its replay."""
+    first = store.votes.first_imported_seq(store.replays.pending())
+    return None if first is None else first - 1
+
+
+def _scan(store: Store, label: str, config: DriftConfig, limit: int | None) -> ScanResult:
     """Every detector reads what it has not read; events and states are stored together."""
     states = store.detectors.states(label)
-    found = scan(store.detectors.errors_after(label), states, model_version=label, params=config)
+    found = scan(store.detectors.errors_after(label, up_to_seq=limit), states, model_version=label, params=config)
     store.detectors.record_scan(found.events, label, found.states)
     return found
 
@@ -123,9 +135,9 @@ def _data_drift(reference: Window | None, current: Window, config: DriftConfig) 
         return {"insufficient": str(few)}
 
 
-def _timeline(store: Store, label: str, votes: pd.DataFrame, scans: dict[str, ScanResult]) -> bytes:
+def _timeline(store: Store, label: str, votes: pd.DataFrame, scans: dict[str, ScanResult], limit: int | None) -> bytes:
     return drift_timeline(
-        store.detectors.errors_after(label),
+        store.detectors.errors_after(label, up_to_seq=limit),
         store.events.for_model(label),
         scans[label].warnings,
         noise_ceiling=noise_ceiling(votes),

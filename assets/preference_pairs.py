@@ -35,7 +35,8 @@ def preference_pairs(
     days = [_of_day(votes[votes["day"] == day], day, store, config) for day in context.partition_keys]
     frame = concat((pairs for pairs, _ in days), PREFERENCE_PAIRS)
     dropped = {
-        name: sum(getattr(counts, name) for _, counts in days) for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats")
+        name: sum(getattr(counts, name) for _, counts in days)
+        for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats", "n_flagged")
     }
     yield from deliver(
         context,
@@ -52,7 +53,8 @@ def preference_pairs(
             usually("expect_column_values_to_not_be_in_set", column="chosen_side", value_set=["a"], mostly=0.3),
             usually("expect_column_values_to_not_be_in_set", column="chosen_side", value_set=["b"], mostly=0.3),
         ],
-        headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, {dropped['n_without_majority']} without a majority",
+        headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, {dropped['n_without_majority']} without a majority"
+        + (f", {dropped['n_flagged']} votes on flagged comparisons" if dropped["n_flagged"] else ""),
         rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
     )
 

@@ -5,20 +5,51 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
-from assets.delivery import daily, deliver, schema_checked, usually
-from rlhf_pipeline.reflection import reflect
+from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from rlhf_pipeline.champions import Champions, Judge
+from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.reflection import predict, reflect
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import ReplayedPredictions, Store
+
+PREDICTED_AT_ONCE = 2000  # comparisons: a killed replay goes on after the last of these
+
+
+@with_bounds
+class ReflectionConfig(dg.Config):
+    """Whether days are lived through now or again."""
+
+    is_replay: bool = Field(
+        default=False,
+        description="First let the champion predict the imported comparisons of the day; those it may have learnt from are refused",
+    )
 
 
 @dg.asset(**daily("reflection_log", "watch", "parquet", "sqlite"))
 @schema_checked
 def reflection_log(
-    context: dg.AssetExecutionContext, votes: pd.DataFrame, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
+    context: dg.AssetExecutionContext,
+    config: ReflectionConfig,
+    votes: pd.DataFrame,
+    champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+    progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Each row carries reward model, calibrator and data versions, raw and calibrated probability, and the human's vote."""
+    """Each row carries reward model, calibrator and data versions, raw and calibrated probability, and the human's vote.
+
+    Predictions are made when a comparison is published. One that was imported with its votes is predicted when its day is
+    replayed, by the champion of that day, which has seen none of them.
+    """
     days = list(context.partition_keys)
+    replayed = ReplayedPredictions()
+    judge = champions.judge() if config.is_replay else None
+    for day in days if judge else ():
+        replayed = replayed.plus(_predict_again(day, judge, store, progress("reflection_log")))
     made = store.predictions.for_days(days)
     voted_on = store.predictions.of(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
@@ -35,6 +66,7 @@ def reflection_log(
             "n_rows": len(frame),
             "n_unvoted": int(frame["vote_id"].isna().sum()),
             "error_rate": judged.mean() if len(judged) else None,
+            **({"n_replayed": replayed.n_written, "n_refused": replayed.n_refused} if config.is_replay else {}),
         },
         usual=[
             usually("expect_column_mean_to_be_between", column="p_calibrated", min_value=0.3, max_value=0.7),
@@ -43,3 +75,25 @@ def reflection_log(
         headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}" if len(judged) else "no prediction met a vote yet",
         rows=frame[["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]],
     )
+
+
+def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> ReplayedPredictions:
+    """The champion's predictions of the imported comparisons first judged on `day`, as if it had been asked in the morning."""
+    data_seq = judge.version.data_seq
+    if data_seq is None:
+        raise ModelNotFound(f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay {day} again.")
+    ids = store.predictions.unpredicted(day, data_seq=data_seq)
+    made = ReplayedPredictions()
+    for start in range(0, len(ids), PREDICTED_AT_ONCE):
+        progress(start, len(ids))
+        predicted = predict(
+            store.comparisons.with_ids(ids[start : start + PREDICTED_AT_ONCE]),
+            judge.reward_model,
+            judge.calibrator,
+            reward_model_label=judge.label,
+            calibrator_version=judge.calibrator_version,
+            data_hash=judge.version.data_hash or "",
+            predicted_at=utc_now(),
+        )
+        made = made.plus(store.predictions.replay(predicted.assign(day=day), data_seq=data_seq))
+    return made

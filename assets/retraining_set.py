@@ -30,6 +30,7 @@ def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,
     preference_pairs: pd.DataFrame,
+    votes: pd.DataFrame,
     reflection_log: pd.DataFrame,
     reward_model: ModelVersion,
     calibration: CalibrationReport,
@@ -37,7 +38,7 @@ def retraining_set(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """By information: where the reward model is unsure, and where it disagreed with people. Never an evaluation split or a frozen prompt."""
-    pairs, judge, frozen = latest_pairs(preference_pairs), champions.judge(reward_model), frozen_prompt_ids(frozen_prompts())
+    pairs, judge, frozen = latest_pairs(preference_pairs, votes), champions.judge(reward_model), frozen_prompt_ids(frozen_prompts())
     assert judge is not None  # a version was given
     scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
     frame = select(pairs, scores, reflection_log, config, change_seq=config.change_seq, frozen_prompt_ids=frozen)

@@ -22,6 +22,9 @@ class RewardModelConfig(RewardModelParams, dg.Config):
     """How the head is fitted, and which votes count less."""
 
     change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+    up_to_seq: int | None = Field(
+        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
+    )
 
 
 @dg.asset(**standing("reward_model", "learn", "torch", "mlflow"))
@@ -29,6 +32,7 @@ def reward_model(
     context: dg.AssetExecutionContext,
     config: RewardModelConfig,
     preference_pairs: pd.DataFrame,
+    votes: pd.DataFrame,
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
@@ -36,7 +40,7 @@ def reward_model(
     """Fitted on the training split of all days, registered as candidate; calibration decides whether it becomes champion."""
     champion = champions.judge()
     fitted = fit_reward_model(
-        latest_pairs(preference_pairs),
+        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
         config,
         encoder=champions.encoder(),
         warm_start=champion.reward_model if champion else None,

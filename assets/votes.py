@@ -35,8 +35,10 @@ def votes(
     context: dg.AssetExecutionContext, config: VotesConfig, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
 ) -> Iterator[Any]:
     """A snapshot: the same day up to the same seq gives the same rows. Superseded votes and earlier passes are left out."""
-    frame = store.votes.snapshot(list(context.partition_keys), up_to_seq=config.up_to_seq)
-    agreed = agreement(frame)
+    days = list(context.partition_keys)
+    frame = store.votes.snapshot(days, up_to_seq=config.up_to_seq)
+    passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
+    agreed = agreement(frame, passes=passes)
     yield from deliver(
         context,
         registry,
@@ -45,6 +47,7 @@ def votes(
             "n_votes": len(frame),
             "n_annotators": frame["annotator_id"].nunique(),
             "n_ties": int((frame["choice"] == "tie").sum()),
+            "n_repeat_passes": len(passes),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
             "noise_ceiling": agreed.noise_ceiling.value if agreed.noise_ceiling else None,
             "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,

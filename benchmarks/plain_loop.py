@@ -148,8 +148,8 @@ class PlainScript:
         return report
 
     def retraining(self, day: str) -> None:
-        pairs = latest_pairs(self.files.read_days("preference_pairs", self.files.days("preference_pairs")))
         votes = self.files.read_days("votes", self.files.days("votes"))
+        pairs = latest_pairs(self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes)
         with self.stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None

@@ -5,9 +5,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 
 from rlhf_pipeline.config import Settings, silence_telemetry
@@ -15,11 +17,13 @@ from rlhf_pipeline.config import Settings, silence_telemetry
 silence_telemetry()
 
 import dagster as dg  # noqa: E402
+from filelock import FileLock, Timeout  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
 
 from demo import table  # noqa: E402
-from demo.loop import Loop, StageRun  # noqa: E402
+from demo.in_process import StageRun  # noqa: E402
+from demo.loop import Loop  # noqa: E402
 from demo.state import DemoState  # noqa: E402
 from demo.truth import policy_of, true_utility  # noqa: E402
 from rlhf_pipeline import protocols  # noqa: E402
@@ -41,7 +45,8 @@ def main() -> int:
     settings = Settings.read()
     started = monotonic()
     try:
-        history = run(settings, arguments.days)
+        with alone(settings.home):
+            history = run(settings, arguments.days)
     except PipelineError as error:
         console.print(f"[red]{type(error).__name__}: {error}[/]")
         return 1
@@ -53,13 +58,30 @@ def main() -> int:
     return 0
 
 
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Keeps a second demo out of this home, or raises ConfigurationError where one is at work; a killed one keeps nobody out."""
+    lock = FileLock(home / "demo.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as cause:
+        raise ConfigurationError(
+            f"Another demo is at work on {home}; two would simulate the same day twice. Wait until it is done, or name another folder, as in "
+            "`make demo RLHF_HOME=var/demo`."
+        ) from cause
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def run(settings: Settings, n_days: int) -> list[StageRun]:
     """The next `n_days` of the history, from where the last call ended or was ended."""
     quiet()
-    os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
+    os.environ.update(settings.dagster_environ)
     days = next_days(DemoState.read(settings.demo_state), n_days)
     console.print(f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario {settings.scenario} · state in {settings.home}")
-    with bars() as progress, dg.DagsterInstance.get() as instance:
+    with bars(console) as progress, dg.DagsterInstance.get() as instance:
         # The application's own composition; only the progress goes to the terminal instead of the log.
         from definitions import definitions_for
 
@@ -127,7 +149,7 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
     return rows
 
 
-def bars() -> Progress:
+def bars(console: Console) -> Progress:
     columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"))
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
 
@@ -152,6 +174,10 @@ def quiet() -> None:
     """Warnings and logs of Dagster go to its own event log, not between the demo's lines."""
     warnings.filterwarnings("ignore")
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    # Frouros gives the root logger a handler of its own, and Great Expectations tells it of every folder it makes.
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    logging.basicConfig(handlers=[handler])
     for name in ("alembic", "great_expectations", "mlflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

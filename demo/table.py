@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from demo.loop import StageRun
+from demo.in_process import StageRun
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
 
 STAGES = (
     "prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report",
     "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate",
 )  # fmt: skip
+
+
+COLOURS = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,8 @@ def days(rows: Sequence[DayRow], console: Console) -> None:
     table = Table(title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling")
     for name in ("day", "taste", "policy", "reward model", "votes", "accuracy", "noise ceiling", "drift", "true utility"):
         table.add_column(name, no_wrap=True)
-    colours = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
     for row in rows:
-        verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"
+        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
         judge, policy = (name[name.find("@") :] if "@" in name else name for name in (row.judge, row.policy))
         table.add_row(
             row.day, row.taste, policy, judge, str(row.n_votes), short(row.accuracy), short(row.ceiling), verdict, short(row.utility)

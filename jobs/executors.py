@@ -5,15 +5,12 @@ The heartbeat is the run process's own, so it goes on between steps and while a 
 
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-
-ROOT = Path(__file__).parent.parent
 
 
 class BeatingExecutor(dg.Executor):
@@ -31,10 +28,18 @@ class BeatingExecutor(dg.Executor):
         return self._inner.step_dependency_config
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
-        settings = Settings.read(folder=ROOT)
+        settings = _settings(plan_context)
         beating = _store(settings).heartbeats.beating(plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds)
         with beating:
             yield from self._inner.execute(plan_context, execution_plan)
+
+
+def _settings(plan_context: Any) -> Settings:
+    """Those the definitions were made with: every job of theirs has them as a resource."""
+    found = plan_context.job.get_definition().resource_defs["settings"]
+    with dg.build_resources({"settings": found}, instance=plan_context.instance) as resources:
+        settings: Settings = resources.settings
+        return settings
 
 
 @lru_cache(maxsize=1)

@@ -1,9 +1,9 @@
 """The files behind every stage: frames as Parquet by day, records as JSON. Knows paths and schemas; knows nothing of Dagster.
 
-Every write goes to a temporary name and is moved into place, so that a killed writer leaves the last good file.
+Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the last good file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, MissingPartition
-from rlhf_pipeline.files import refusals_named, write_whole
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, check_frame
+from rlhf_pipeline.object_stores import get, get_many, names, place, put
 from rlhf_pipeline.records import CalibrationReport, Evaluation, GateDecision, ModelVersion, Record
 
 R = TypeVar("R", bound=Record)
@@ -34,7 +34,7 @@ class Artefacts:
     """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`, `<stage>.parquet`, `<stage>.json`."""
 
     def __init__(self, base: str | Path) -> None:
-        self.base = UPath(base)
+        self.base = place(base)
 
     def path(self, stage: str, day: str | None = None) -> UPath:
         suffix = "json" if stage in RECORDS else "parquet"
@@ -42,13 +42,12 @@ class Artefacts:
 
     def days(self, stage: str) -> list[str]:
         """Days that have a file, sorted."""
-        folder = self.base / stage
-        return sorted(p.stem for p in folder.iterdir() if p.suffix == ".parquet") if folder.exists() else []
+        return [name.removesuffix(".parquet") for name in names(self.base / stage) if name.endswith(".parquet")]
 
     def write_frame(self, stage: str, frame: pd.DataFrame, day: str | None = None) -> UPath:
         """Check and write; the previous file stays in place unless the new one is complete.
 
-        Raises FrameError for a frame that breaks its schema, ArtefactError where the disk refuses.
+        Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the store refuses.
         """
         schema = self._schema(stage)
         table = pa.Table.from_pandas(check_frame(frame, schema), schema=schema.arrow(), preserve_index=False)
@@ -59,21 +58,22 @@ class Artefacts:
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
         """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be read."""
         path = self.path(stage, day)
-        if not path.exists():
+        content = get(path)
+        if content is None:
             raise MissingPartition(f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} for it again.")
-        return self._read([path], stage)
+        return self._frame({path: content}, stage)
 
     def read_days(self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()) -> pd.DataFrame:
         """Rows of all `days` in order; a day without a file is empty, unless it is among `expected`: then MissingPartition."""
-        present = set(self.days(stage))
-        lost = sorted((set(days) & expected) - present)
+        paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
+        contents = {path: content for path, content in zip(paths, get_many(paths), strict=True) if content is not None}
+        lost = sorted((set(days) & expected) - {path.stem for path in contents})
         if lost:
             raise MissingPartition(
                 f"{stage} was materialised for {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}, but the files are gone from "
                 f"{self.base / stage}. Materialise {stage} for those days again."
             )
-        paths = [self.path(stage, day) for day in sorted(present & set(days))]
-        return self._read(paths, stage) if paths else self._schema(stage).empty()
+        return self._frame(contents, stage) if contents else self._schema(stage).empty()
 
     def write_record(self, stage: str, record: Record) -> UPath:
         return self._write(self.path(stage), record.model_dump_json(indent=1).encode())
@@ -81,10 +81,11 @@ class Artefacts:
     def read_record(self, stage: str, kind: type[R]) -> R:
         """Raises MissingPartition if there is none, ArtefactError if it does not parse."""
         path = self.path(stage)
-        if not path.exists():
+        content = get(path)
+        if content is None:
             raise MissingPartition(f"{stage} has no record at {path}. Materialise {stage} first.")
         try:
-            return kind.from_json(path.read_text(encoding="utf-8"))
+            return kind.from_json(content.decode())
         except ValueError as cause:
             raise ArtefactError(f"{path} is no {kind.__name__}: {cause}. Materialise {stage} again.") from cause
 
@@ -93,30 +94,28 @@ class Artefacts:
             raise ArtefactError(f"No frame schema for {stage!r}. Known: {', '.join(SCHEMAS)}.")
         return SCHEMAS[stage]
 
-    def _read(self, paths: Sequence[UPath], stage: str) -> pd.DataFrame:
-        schema = self._schema(stage)
+    def _frame(self, contents: Mapping[UPath, bytes], stage: str) -> pd.DataFrame:
+        """The rows of all files as one dataset."""
+        schema, parquet = self._schema(stage), ds.ParquetFileFormat()
+        fragments = [parquet.make_fragment(pa.py_buffer(content)) for content in contents.values()]
         try:
-            table = ds.dataset([p.path for p in paths], schema=schema.arrow(), format="parquet", filesystem=paths[0].fs).to_table()
+            table = ds.FileSystemDataset(fragments, schema.arrow(), parquet).to_table()
         except (pa.ArrowInvalid, OSError) as cause:
-            raise ArtefactError(f"{stage}: cannot read {_unreadable(paths)} ({cause}). Materialise that day of {stage} again.") from cause
+            raise ArtefactError(
+                f"{stage}: cannot read {_unreadable(contents)} ({cause}). Materialise that day of {stage} again."
+            ) from cause
         return check_frame(table.to_pandas(), schema)
 
     def _write(self, path: UPath, content: bytes) -> UPath:
-        if path.protocol in ("", "file"):
-            write_whole(Path(path.path), content)
-            return path
-        with refusals_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)  # an object store shows a put only once it is complete
+        put(path, content)
         return path
 
 
-def _unreadable(paths: Sequence[UPath]) -> str:
+def _unreadable(contents: Mapping[UPath, bytes]) -> str:
     """The first file that is no Parquet, so that the message names it."""
-    for path in paths:
+    for path, content in contents.items():
         try:
-            with path.open("rb") as file:
-                pq.ParquetFile(file)
+            pq.ParquetFile(pa.BufferReader(content))
         except (pa.ArrowInvalid, OSError):
             return str(path)
-    return str(paths[0])
+    return str(next(iter(contents)))

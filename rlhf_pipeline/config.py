@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
 
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
+DRIVER = "postgresql+psycopg2"  # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
+DAGSTER_URL = "RLHF_DAGSTER_URL"  # what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
 
 # Every library that reports home is told not to, before it is imported.
 TELEMETRY_OFF = {
@@ -42,7 +45,8 @@ class HomeFacts(BaseModel):
     organization: str
     project: str
     start_day: date | None = Field(default=None, description="first day of an import, where it lies before the setting's default")
-    server_url: SecretStr | None = Field(default=None, description="Postgres server the home was moved to")
+    server_url: SecretStr | None = Field(default=None, description="Postgres server that holds the home's databases")
+    database_prefix: str | None = Field(default=None, description="of their names on that server")
 
     @classmethod
     def of(cls, home: Path) -> Self | None:
@@ -98,6 +102,9 @@ class Settings(BaseModel):
     )
     database_url: str | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
     mlflow_url: str | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
+    dagster_url: SecretStr | None = Field(
+        default=None, description="SQLAlchemy URL of Dagster's storage, read by dagster.yaml; `rlhf` sets it from the server's URL"
+    )
     mlflow_ui: str = Field(default="http://127.0.0.1:5000", description="Address of MLflow's UI, for links from Dagster")
     frames_url: str | None = Field(default=None, description="fsspec URL of the frames; empty = a folder under home")
     votes_per_request: int = Field(default=50, ge=1, description="New votes of a day after which its feedback run is requested")
@@ -109,13 +116,34 @@ class Settings(BaseModel):
     dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
     keep_days: int = Field(default=90, ge=1, description="Runs older than this are purged, with their events; ticks go by dagster.yaml")
 
+    @field_validator("server_url")
+    @classmethod
+    def _names_a_server(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            on_server(url, "")
+        return url
+
     @property
     def store_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.home / 'store.db'}"
+        return self.database_url or self._on_server("store") or f"sqlite:///{self.home / 'store.db'}"
 
     @property
     def tracking_uri(self) -> str:
-        return self.mlflow_url or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
+        return self.mlflow_url or self._on_server("mlflow") or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
+
+    @property
+    def dagster_storage(self) -> str | None:
+        """URL of Dagster's database; None where it keeps SQLite files under home."""
+        return self.dagster_url.get_secret_value() if self.dagster_url else self._on_server("dagster")
+
+    @property
+    def dagster_environ(self) -> dict[str, str]:
+        """What a process needs in its environment before it opens this home's Dagster instance."""
+        storage = {} if self.dagster_storage is None else {DAGSTER_URL: self.dagster_storage}
+        return {"DAGSTER_HOME": str(self.home / "dagster"), **storage}
+
+    def _on_server(self, what: str) -> str | None:
+        return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}")
 
     @property
     def frames(self) -> str:
@@ -179,7 +207,23 @@ def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> 
         known["start_day"] = str(min(facts.start_day, Settings.model_fields["start_day"].default))
     if facts.server_url is not None:
         known["server_url"] = facts.server_url.get_secret_value()
+    if facts.database_prefix is not None:
+        known["database_prefix"] = facts.database_prefix
     return known | values
+
+
+def on_server(server_url: SecretStr, database: str) -> str:
+    """The URL of one database of a server, with its driver. Raises ValueError, without the password, for no Postgres URL.
+
+    >>> on_server(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
+    'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
+    """
+    parts = urlsplit(server_url.get_secret_value())
+    if parts.scheme not in ("postgresql", "postgres", DRIVER):
+        raise ValueError(f"begins with {parts.scheme + ':' if parts.scheme else 'no scheme'}; write postgresql://user:password@host:port")
+    if not parts.netloc and not parts.query:
+        raise ValueError("names no host; write postgresql://user:password@host:port")
+    return urlunsplit((DRIVER, parts.netloc or "@", f"/{database}", parts.query, ""))
 
 
 def silence_telemetry() -> None:

@@ -3,6 +3,7 @@
 PipelineError
 ├── ConfigurationError         a setting or parameter that cannot be used
 ├── FrameError                 a DataFrame that breaks its schema
+├── DatasetError               a file that cannot be imported
 ├── PromptError                a template, data set or instruction that cannot give a prompt
 ├── CompletionError            a backend that did not complete
 │   └── BackendUnavailable     the backend cannot be reached or loaded at all
@@ -31,6 +32,9 @@ class ConfigurationError(PipelineError): ...
 
 
 class FrameError(PipelineError): ...
+
+
+class DatasetError(PipelineError): ...
 
 
 class PromptError(PipelineError): ...

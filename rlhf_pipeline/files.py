@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from rlhf_pipeline.errors import ArtefactError
 
@@ -16,6 +17,7 @@ CURES = {
     errno.ENOTDIR: "Name a place below folders, not below a file",
     errno.EEXIST: "Name a place below folders, not below a file",
     errno.ENAMETOOLONG: "Give a shorter name",
+    errno.EPIPE: "Let what reads it read to the end",
 }
 
 
@@ -24,13 +26,24 @@ def write_whole(path: Path, content: bytes) -> None:
 
     A link keeps pointing where it points; a device or pipe is written to. Raises ArtefactError where the disk refuses.
     """
+    with writing_whole(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def writing_whole(path: Path) -> Iterator[IO[bytes]]:
+    """`write_whole` for what is too large to hold: a file that takes the place of `path` once the block ends without an error."""
     with refusals_named(path):
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)  # to move a file onto /dev/stdout would take the device away
+            with path.open("wb") as file:  # to move a file onto /dev/stdout would take the device away
+                yield file
             return
         target = Path(os.path.realpath(path))
+        if target.is_dir():  # said before hours of writing, not after
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, content)
+        with _replacing(target) as file:
+            yield file
 
 
 @contextlib.contextmanager
@@ -45,11 +58,12 @@ def refusals_named(path: os.PathLike[str] | str) -> Iterator[None]:
         ) from cause
 
 
-def _replace(path: Path, content: bytes) -> None:
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

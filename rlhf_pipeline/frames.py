@@ -188,6 +188,22 @@ VOTES = FrameSchema(
     key=("vote_id",),
 )
 
+VOTES_AS_CAST = FrameSchema(
+    "votes_as_cast",
+    {
+        **{name: column for name, column in VOTES.columns.items() if name not in ("prompt_id", "repeat_of")},
+        "source_pair_id": text("id of an imported comparison at its source", nullable=True),
+        "reason": text("in the annotator's own words", nullable=True),
+        "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
+        "duration_s": number("seconds it took", nullable=True, low=0.0),
+        "task_id": text("judgements submitted together", nullable=True),
+        "origin": text("page, api, cli, import or simulation"),
+        "is_superseded": flag("the annotator replaced it by a later vote"),
+        "is_counting": flag("the annotator's last word on this comparison"),
+    },
+    key=("vote_id",),
+)
+
 PREFERENCE_PAIRS = FrameSchema(
     "preference_pairs",
     {
@@ -329,6 +345,14 @@ def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
     return check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty()
 
 
+def _converted(series: pd.Series, column: Column) -> pd.Series:
+    if column.kind in ("text", "json"):
+        return series.astype(object).where(series.notna(), None).astype(column.dtype)
+    if column.kind == "time":
+        return pd.to_datetime(series, utc=True, format="ISO8601").astype(column.dtype)
+    return series.astype(column.dtype)
+
+
 def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
     column = schema.columns[name]
 
@@ -343,15 +367,12 @@ def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
     if column.kind == "int" and pd.api.types.is_float_dtype(series):
         refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)  # the cast would cut it off
     try:
-        typed = series.astype(object).where(series.notna(), None).astype(column.dtype) if column.kind in ("text", "json") else (
-            pd.to_datetime(series, utc=True, format="ISO8601").astype(column.dtype) if column.kind == "time" else series.astype(column.dtype)
-        )  # fmt: skip
+        typed = series if str(series.dtype) == column.dtype else _converted(series, column)
     except (ValueError, TypeError, OverflowError) as cause:
         raise FrameError(f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). {column.description}.") from cause
-    present = typed.dropna()
     if column.values is not None:
         refuse(typed.notna() & ~typed.isin(column.values), "value not allowed", f"Allowed: {', '.join(column.values)}.")
-    if column.kind == "float" and len(present):
+    if column.kind == "float":
         refuse(typed.notna() & typed.isin([float("inf"), float("-inf")]), "infinite value", "Numbers must be finite.")
     if column.low is not None:
         refuse((typed < column.low).fillna(False), f"value below {column.low}", column.description)

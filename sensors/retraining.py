@@ -6,7 +6,7 @@ between decision and submission, none doubled by a re-tick, a cursor reset or a 
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 import dagster as dg
@@ -16,11 +16,10 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
-from sensors.runs import run_of
+from sensors.runs import STEP_TAG, SUBMISSION_LEASE, replay_first, run_of, status_of
 
 DECISION_TAG, ATTEMPT_TAG = "rlhf/decision_id", "rlhf/attempt"
 MAX_ATTEMPTS = 3
-SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves a decision alone while the first one is submitting it
 
 
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
@@ -32,6 +31,8 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
     ) -> dg.SensorResult | dg.SkipReason:
         """Settles what ran, decides on new events, requests what is pending."""
         _settle(context.instance, store)
+        if waiting := replay_first(store):
+            return waiting
         champion = store.promotions.champion(model_name)
         label = f"{champion.model_name}@{champion.version}" if champion else None
         decision = store.decisions.decide(partial(decide, params=TriggerParams()), now=now(), champion=label)
@@ -58,7 +59,9 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             if run is not None:
                 store.decisions.mark_submitted(pending.decision_id, pending.attempt, run.run_id)
         for decision in store.decisions.submitted():
-            status = _status(instance, decision.run_id)
+            if _is_replayed(instance, decision):
+                continue  # the replay's own, sensors/replay.py
+            status = status_of(instance, decision.run_id)
             if status == dg.DagsterRunStatus.SUCCESS:
                 store.decisions.mark_finished(decision.decision_id, succeeded=True, attempt=decision.attempt)
             elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
@@ -67,16 +70,9 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
     return retrain
 
 
-def _status(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
-    """A run that is gone has failed; so has one that was made but never launched, because its daemon was killed in between."""
-    record = instance.get_run_record_by_id(run_id) if run_id else None
-    if record is None:
-        return dg.DagsterRunStatus.FAILURE
-    status = record.dagster_run.status
-    if status == dg.DagsterRunStatus.NOT_STARTED and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE:
-        instance.report_run_failed(record.dagster_run, "The daemon that made this run ended before it was launched.")
-        return dg.DagsterRunStatus.FAILURE
-    return status
+def _is_replayed(instance: dg.DagsterInstance, decision: TriggerDecision) -> bool:
+    run = instance.get_run_by_id(decision.run_id) if decision.run_id else None
+    return run is not None and STEP_TAG in run.tags
 
 
 def run_key(project: str, decision: TriggerDecision) -> str:

@@ -1,7 +1,7 @@
 """The run health sensor: the default launcher does not notice a killed run, so runs that stop beating are failed here.
 
 A failed run frees its pool slots; a killed run of the daily jobs is requested again, a killed retraining is retried by
-its decision (sensors/retraining.py).
+its decision (sensors/retraining.py), a killed step of a replay by the replay.
 """
 
 import os
@@ -14,7 +14,7 @@ from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import unseen
+from sensors.runs import STEP_TAG, unseen
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
@@ -92,8 +92,8 @@ def release(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
 
 
 def _again(run: dg.DagsterRun) -> dg.RunRequest | None:
-    if run.job_name not in {job.name for job in RETRIED_JOBS}:
-        return None
+    if run.job_name not in {job.name for job in RETRIED_JOBS} or STEP_TAG in run.tags:
+        return None  # a replay asks for its next attempt itself
     n = int(run.tags.get("rlhf/retries", "0")) + 1
     if n > MAX_RETRIES:
         return None

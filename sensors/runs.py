@@ -1,13 +1,26 @@
-"""Run requests that are made once, whoever asks: a run key that an existing run carries is not requested again.
+"""Run requests that are made once, whoever asks, and what became of the runs. Knows runs, tags and what waits; knows no job.
 
 The daemon remembers run keys per sensor and location. Runs started by hand, by the demo or by another daemon carry the
 same key as a tag; asking for the tag covers them all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import dagster as dg
 from dagster._core.storage.tags import RUN_KEY_TAG  # the public API has no name for this tag
+
+from rlhf_pipeline.store import Store
+
+STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
+SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves alone what the first one is submitting
+
+
+def replay_first(store: Store) -> dg.SkipReason | None:
+    """Why a sensor that acts on the whole history does not act now: imported days are lived through again, oldest first."""
+    days = store.replays.pending()
+    return dg.SkipReason(f"{len(days)} imported days wait for their replay, {days[0]} is next") if days else None
 
 
 def run_of(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
@@ -26,3 +39,45 @@ def unseen(instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> l
     """`requests` without those whose run exists."""
     known = keys_of(instance, [request.run_key for request in requests if request.run_key])
     return [request for request in requests if request.run_key not in known]
+
+
+def status_of(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
+    """A run that is gone has failed; so has one that was made but never launched, because its daemon was killed in between."""
+    record = instance.get_run_record_by_id(run_id) if run_id else None
+    if record is None:
+        return dg.DagsterRunStatus.FAILURE
+    status = record.dagster_run.status
+    if status == dg.DagsterRunStatus.NOT_STARTED and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE:
+        instance.report_run_failed(record.dagster_run, "The daemon that made this run ended before it was launched.")
+        return dg.DagsterRunStatus.FAILURE
+    return status
+
+
+def failures_of(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
+    """Error by failed step of a run."""
+    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    events = [record.event_log_entry.dagster_event for record in records]
+    return {e.step_key or "": e.step_failure_data.error for e in events if e is not None}
+
+
+def causes(error: Any) -> Iterator[Any]:
+    """An error and what led to it, outermost first."""
+    while error is not None:
+        yield error
+        error = error.cause
+
+
+def said_by(error: Any) -> str:
+    """The first of our own errors in the chain, which names cause and cure; else what is at its end."""
+    chain = list(causes(error))
+    said = next((e for e in chain if str(e.message).startswith("rlhf_pipeline.")), chain[-1] if chain else None)
+    return str(said.message).strip().splitlines()[0] if said else "unknown"
+
+
+def why_failed(instance: dg.DagsterInstance, run_id: str) -> str:
+    """`step: cause` of every failed step."""
+    failures = failures_of(instance, run_id)
+    return (
+        "; ".join(f"{step}: {said_by(error)}" for step, error in failures.items())
+        or "no step failed; it could not begin, or its process was ended"
+    )

@@ -25,18 +25,21 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
         touched = store.votes.touched_days(cursor["seq"])
         waiting = _merged(cursor["waiting"], touched)
-        known = DAYS.get_partition_keys()
-        due = {day: w for day, w in waiting.items() if known[0] <= day <= known[-1] and _is_due(w, settings, datetime.now(UTC))}
+        first, last = DAYS.get_first_partition_key() or "", DAYS.get_last_partition_key() or ""
+        replaying = set(store.replays.pending())
+        now = datetime.now(UTC)
+        due = {day: w for day, w in waiting.items() if first <= day <= last and day not in replaying and _is_due(w, settings, now)}
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
         requests = _requests(_unasked(context.instance, due, settings.project), settings.project)
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=[_news(store, t.day, t.max_seq) for t in touched if known[0] <= str(t.day) <= known[-1]],
+            asset_events=[_news(store, t.day, t.max_seq) for t in touched if first <= str(t.day) <= last],
             cursor=json.dumps({"seq": seq, "waiting": later}),
             skip_reason=None
             if requests
-            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or their day's partition",
+            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or their day's partition"
+            + (f"; {len(replaying & later.keys())} of them for their replay" if replaying & later.keys() else ""),
         )
 
     return votes
@@ -63,10 +66,19 @@ def _unasked(instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]],
     ranges = [run.tags for run in instance.get_runs(dg.RunsFilter(job_name=feedback.name, tags={OF_PROJECT: project}))]
 
     def is_asked(day: str, seq: int) -> bool:
-        in_range = any(tags[RANGE_START] <= day <= tags[RANGE_END] and int(tags[UP_TO_SEQ]) >= seq for tags in ranges)
+        # A replay is of one day, and says up to which vote as a range does.
+        in_range = any(_first(tags) <= day <= _last(tags) and int(tags[UP_TO_SEQ]) >= seq for tags in ranges)
         return in_range or _run_key(project, day, seq) in alone
 
     return {day: w for day, w in due.items() if not is_asked(day, w["seq"])}
+
+
+def _first(tags: Mapping[str, str]) -> str:
+    return tags.get(RANGE_START) or tags["dagster/partition"]
+
+
+def _last(tags: Mapping[str, str]) -> str:
+    return tags.get(RANGE_END) or tags["dagster/partition"]
 
 
 def _run_key(project: str, days: str, seq: int) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.postgres import migrated_postgres, migrated_postgres_url, postgres, postgres_url  # noqa: F401 (fixtures)
+
 # First match wins; every other file is a group of its own. Within a group projects are built once and shared; two daemons
 # at once would want four cores.
 GROUPS = {

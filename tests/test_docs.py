@@ -14,6 +14,7 @@ from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.completions import BACKENDS
 from rlhf_pipeline.config import ENV_PREFIX, Settings
+from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.prompts import GENERATORS
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
 MEMBERS = {
     "generator": GENERATORS, "backend": BACKENDS, "detector": DETECTORS, "calibrator": CALIBRATORS, "reward model": REWARD_MODELS,
-    "strategy": STRATEGIES,
+    "strategy": STRATEGIES, "file format": FORMATS,
 }  # fmt: skip
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
 FORBIDDEN = ("response", "labeler", "labeller", "rater", "seamless", "powerful", "cutting-edge", "state-of-the-art", "simply", "blazing")

@@ -15,7 +15,7 @@ from rlhf_pipeline.calibration.metrics import (
 )
 from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
 from rlhf_pipeline.calibration.plots import reliability_diagram
-from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
+from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate, fit_calibrator
 
 __all__ = [
     "CALIBRATORS",
@@ -34,6 +34,7 @@ __all__ = [
     "ece_equal_width",
     "ece_lower_bound",
     "evidently_calibration_report",
+    "fit_calibrator",
     "log_loss",
     "reliability_diagram",
     "reliability_table",

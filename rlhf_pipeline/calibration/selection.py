@@ -32,6 +32,9 @@ class CalibrationParams(BootstrapParams):
     )
     folds: int = Field(default=5, ge=2, le=50, description="Folds over prompts by which methods are compared")
     min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
+    allow_uncalibrated: bool = Field(
+        default=False, description="With fewer, go on with the raw probabilities instead of failing; method none, nothing compared"
+    )
     weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
 
 
@@ -65,22 +68,21 @@ def calibrate(
 ) -> tuple[Calibrator, CalibrationReport]:
     """The method with the least cross-validated log loss on the calib split, or none; metrics are on the test split.
 
-    Where a change of taste is given, pairs voted before it count `weight_before_change` in both. Raises NotEnoughData
-    (too few pairs, one class, no test pairs), InvalidScores (a NaN score), ConfigurationError (unknown method).
+    With too few pairs and `allow_uncalibrated` it is none, untried. Where a change of taste is given, pairs voted before it
+    count `weight_before_change` in both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
+    score), ConfigurationError (unknown method).
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     calib = _rows(pairs, "calib", reward_model, params, change_seq, progress)
     test = _rows(pairs, "test", reward_model, params, change_seq, progress)
-    if calib.n_pairs < params.min_pairs or not test.n_pairs:
+    is_thin = calib.n_pairs < params.min_pairs
+    if (is_thin and not params.allow_uncalibrated) or not test.n_pairs:
         raise NotEnoughData(
             f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and {test.n_pairs} in the test split "
             "(1 needed). Collect votes on more prompts or lower min_pairs."
         )
-    checked_rows(calib.margins, calib.outcomes, calib.weights)
-    candidates = {method: _held_out_loss(method, calib, params) for method in _methods(params)}
-    method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
-    calibrator = CALIBRATORS[method]().fit(calib.margins, calib.outcomes, calib.weights)
+    calibrator, candidates = (NoCalibration(), {}) if is_thin else _chosen(calib, params)
     return calibrator, _report(
         calibrator,
         test,
@@ -92,6 +94,31 @@ def calibrate(
         n_fit=calib.n_pairs,
         fitted_at=fitted_at or utc_now(),
     )
+
+
+def fit_calibrator(
+    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams | None = None, *, progress: Progress = silent
+) -> tuple[Calibrator, dict[str, float]]:
+    """What `calibrate` would choose, and each method's cross-validated log loss, with the test split left unopened.
+
+    Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores, ConfigurationError as `calibrate` does.
+    """
+    params = params or CalibrationParams()
+    pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
+    calib = _rows(pairs, "calib", reward_model, params, None, progress)
+    if calib.n_pairs < params.min_pairs:
+        raise NotEnoughData(
+            f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. Collect votes on more prompts."
+        )
+    return _chosen(calib, params)
+
+
+def _chosen(calib: VoteRows, params: CalibrationParams) -> tuple[Calibrator, dict[str, float]]:
+    """The best calibrator, fitted, and what every method lost on prompts held out."""
+    checked_rows(calib.margins, calib.outcomes, calib.weights)
+    candidates = {method: _held_out_loss(method, calib, params) for method in _methods(params)}
+    method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
+    return CALIBRATORS[method]().fit(calib.margins, calib.outcomes, calib.weights), candidates
 
 
 def _methods(params: CalibrationParams) -> list[str]:

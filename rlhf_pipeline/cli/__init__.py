@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from rlhf_pipeline.cli import demo, dev, exports, init, models, prompts, runs
+from rlhf_pipeline.cli import demo, dev, exports, imports, init, models, prompts, replay, runs, storage
 from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 
@@ -18,9 +18,12 @@ app.command("init")(init.init)
 app.command("demo")(demo.demo)
 app.command("dev")(dev.dev)
 app.command("runs")(runs.runs)
+app.command("replay")(replay.replay)
 app.add_typer(exports.app, name="export")
+app.add_typer(imports.app, name="import")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(models.app, name="models")
+app.add_typer(storage.app, name="storage")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
-from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.cli.init import initialise, prepare
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import AnnotatorKind
@@ -24,14 +24,15 @@ def demo(
     claim(workspace)
     initialise(workspace)
     settings = workspace.settings
-    environ = os.environ | {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated", "OMP_WAIT_POLICY": "PASSIVE"}
+    ours = {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated", "OMP_WAIT_POLICY": "PASSIVE"}
+    environ = os.environ | ours | settings.dagster_environ
     sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)
 
 
 def claim(workspace: Workspace) -> None:
     """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but simulated annotators."""
     settings, store = workspace.settings, workspace.store
-    store.migrate()
+    prepare(workspace)
     others = sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})
     if others:
         raise ConfigurationError(

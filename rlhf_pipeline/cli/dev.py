@@ -64,7 +64,9 @@ def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
     ours = {
         "RLHF_HOME": str(settings.home),
         "RLHF_MLFLOW_UI": f"http://{HOST}:{mlflow_port}",
-        "DAGSTER_HOME": str(settings.home / "dagster"),
+        **settings.dagster_environ,
+        # Here and not on the command line, which everybody on the machine can read: it may hold a password.
+        "MLFLOW_BACKEND_STORE_URI": settings.tracking_uri,
         # Without it MLflow starts eight more processes and 1.2 GB for a job queue that nothing here uses.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
@@ -72,10 +74,9 @@ def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
 
 
 def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
-    s = workspace.settings
     command = [str(binaries / "mlflow"), "server", "--host", HOST, "--port", str(port), "--workers", "1"]
-    artifacts = s.home / "mlflow" / "artifacts"
-    return [*command, "--backend-store-uri", s.tracking_uri, "--artifacts-destination", str(artifacts), "--serve-artifacts"]
+    artifacts = workspace.settings.home / "mlflow" / "artifacts"
+    return [*command, "--artifacts-destination", str(artifacts), "--serve-artifacts"]
 
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""`rlhf export`: the loop's logs as files, under the names that its predecessors used."""
+"""`rlhf export`: the store's comparisons and votes in the preference format, and the loop's logs under their predecessors' names."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,17 @@ import typer
 from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.config import HomeFacts
+from rlhf_pipeline.datasets.formats import format_for
+from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
 
-app = typer.Typer(help="Write the loop's logs as files.", no_args_is_help=True)
+app = typer.Typer(help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True)
+Form = Annotated[str | None, typer.Option("--format", help="jsonl, csv or parquet; default by the suffix of --out, else jsonl.")]
+Superseded = Annotated[bool, typer.Option("--superseded", help="With the votes that their annotator replaced by later ones, marked.")]
 Out = Annotated[Path | None, typer.Option(help="File to write; default below <RLHF_HOME>/exports.")]
 
 
@@ -30,6 +35,29 @@ def prompts(out: Out = None) -> None:
 def completions(out: Out = None) -> None:
     """All completions with model, parameters, latency and tokens: raw_completions_log.jsonl."""
     _export_days("completions", "raw_completions_log.jsonl", out)
+
+
+@app.command("comparisons")
+def comparisons(format: Form = None, out: Out = None) -> None:
+    """All comparisons, made here or imported, in the preference format."""
+    workspace = _workspace()
+    rows = (comparison_rows(batch, workspace.settings.project) for batch in workspace.store.comparisons.stream())
+    _write_rows("comparisons", rows, "comparison", workspace, format, out)
+
+
+@app.command("votes")
+def votes(format: Form = None, out: Out = None, superseded: Superseded = False) -> None:
+    """All votes in the order they were cast, repeat passes and skips too, in the preference format."""
+    workspace = _workspace()
+    rows = (vote_rows(batch, superseded=superseded) for batch in workspace.store.votes.stream())
+    _write_rows("votes", rows, "vote", workspace, format, out)
+
+
+@app.command("tuples")
+def tuples(format: Form = None, out: Out = None) -> None:
+    """(prompt, a, b, preferred) of every vote that counts for training, ties too, in the preference format."""
+    workspace = _workspace()
+    _write_rows("tuples", _tuples(workspace), "tuple", workspace, format, out)
 
 
 @app.command("training-data")
@@ -62,8 +90,23 @@ def calibration_log(out: Out = None) -> None:
 
 def _workspace() -> Workspace:
     workspace = Workspace.here()
-    workspace.require_initialised()
+    if HomeFacts.of(workspace.settings.home) is None:  # a home that only ever saw an import has facts and no Dagster
+        workspace.require_initialised()
     return workspace
+
+
+def _tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
+    for batch in workspace.store.votes.stream():
+        judged = workspace.store.comparisons.with_ids(batch["comparison_id"].tolist())
+        yield tuple_rows(batch, judged, workspace.settings.project)
+
+
+def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: Workspace, name: str | None, out: Path | None) -> None:
+    form = format_for(out, name)
+    path = out or workspace.settings.exports / f"{noun}{form.suffix}"
+    with writing_whole(path) as file:
+        n = form.write(rows, KINDS[kind], file)
+    typer.echo(f"{n:,} {noun} in {path}", err=not path.is_file())  # not into what is piped onwards
 
 
 def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:

@@ -1,13 +1,22 @@
 """`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion version 1."""
 
-import shutil
-from pathlib import Path
-
 import typer
+from pydantic import SecretStr
 from rich.progress import Progress
 
 from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.store.server import ServerDatabases
+
+STORAGE_ON_POSTGRES = f"""
+# Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes from the environment.
+storage:
+  postgres:
+    postgres_url:
+      env: {DAGSTER_URL}
+"""
 
 
 def init() -> None:
@@ -17,8 +26,7 @@ def init() -> None:
 
 def initialise(workspace: Workspace) -> None:
     settings = workspace.settings
-    _make_dagster_home(settings.home)
-    workspace.store.migrate()
+    prepare(workspace)
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
@@ -28,12 +36,80 @@ def initialise(workspace: Workspace) -> None:
     typer.echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
 
 
-def _make_dagster_home(home: Path) -> None:
-    template = checkout() / "dagster_home" / "dagster.yaml"
+def prepare(workspace: Workspace) -> None:
+    """What is cheap of `initialise`: databases, tables, Dagster's home and the facts of the home; no model. Safe to repeat.
+
+    Raises ConfigurationError for a home of another project and for one whose rows lie in SQLite when a server is named.
+    """
+    settings = workspace.settings
+    facts = HomeFacts.of(settings.home)
+    if settings.server_url is not None:
+        _refuse_to_leave_rows_behind(workspace, facts)
+        make_databases(settings, settings.server_url)
+    _make_dagster_home(settings)
+    workspace.store.migrate()
+    if facts is None and settings.server_url is None and settings.database_url is None:
+        _refuse_another_projects_home(workspace)
+    remember(settings, facts)
+
+
+def make_databases(settings: Settings, server_url: SecretStr) -> None:
+    """The three databases on the server, where they are missing."""
+    made = ServerDatabases(server_url.get_secret_value(), settings.database_prefix, settings.organization, settings.project).make()
+    if made:
+        typer.echo(f"made the databases {', '.join(made)}")
+
+
+def remember(settings: Settings, facts: HomeFacts | None) -> None:
+    """Write what the home knows of itself, where that is new."""
+    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix} if settings.server_url else {}
+    known = facts or HomeFacts(organization=settings.organization, project=settings.project)
+    wanted = known.model_copy(update=on_server)
+    if wanted != facts:
+        wanted.write(settings.home)
+
+
+def _make_dagster_home(settings: Settings) -> None:
+    home = settings.home
+    template = (checkout() / "dagster_home" / "dagster.yaml").read_text(encoding="utf-8")
+    storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
     try:
         (home / "dagster").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(template, home / "dagster" / "dagster.yaml")
     except OSError as cause:
         raise ConfigurationError(
             f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder that can be made and written."
         ) from cause
+    write_whole(home / "dagster" / "dagster.yaml", (template + storage).encode())
+
+
+def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) -> None:
+    """A server named for a home that was on SQLite until now would show an empty project."""
+    settings = workspace.settings
+    left = settings.model_copy(update={"server_url": None})
+    if (
+        (facts is not None and facts.server_url is not None)
+        or settings.database_url is not None
+        or not (settings.home / "store.db").exists()
+    ):
+        return
+    with Workspace(left).store as store:
+        store.migrate()
+        n = store.comparisons.count() + store.votes.count()
+    if n:
+        raise ConfigurationError(
+            f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does not. Unset RLHF_SERVER_URL and move "
+            "them with `rlhf storage migrate --to URL`, or name another RLHF_HOME."
+        )
+
+
+def _refuse_another_projects_home(workspace: Workspace) -> None:
+    """A home from before homes knew their project: its rows say whose it is."""
+    settings = workspace.settings
+    mine = (settings.organization, settings.project)
+    others = [known for known in workspace.store.projects() if known != mine]
+    if others and mine not in workspace.store.projects():
+        organization, project = others[0]
+        raise ConfigurationError(
+            f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
+            f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another RLHF_HOME."
+        )

@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from datetime import date
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
 
 COLOURS = ("#d62728", "#9467bd", "#e377c2", "#8c564b", "#bcbd22")
+MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 60, 60  # more cannot be read
 MARKERS = ("v", "s", "D", "P", "X")
 
 
@@ -39,7 +42,7 @@ def drift_timeline(
         raise NotEnoughData("No judged votes yet: there is no drift timeline to draw. Draw it after the first votes.")
     rows = errors.sort_values("seq", ignore_index=True)
     served = dict(sorted((models or {}).items()))
-    figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
+    figure = Figure(figsize=(11, 5), dpi=95, layout="constrained")  # as wide as the dialog in which Dagster shows it
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     _draw_errors(axes, rows, served, window)
@@ -100,9 +103,42 @@ def _draw_signals(axes: Any, events: Sequence[DriftEvent], warnings: Sequence[St
 
 
 def _draw_days(axes: Any, rows: pd.DataFrame) -> None:
-    """A second axis with the day that each stretch of votes was cast on; late votes do not break a stretch."""
-    middles = rows.groupby(rows["day"].astype(str))["seq"].median().sort_values()
-    shown = middles.iloc[:: 1 + len(middles) // 13]  # at most 13 labels fit
+    """A second axis with the day that each stretch of votes was cast on, a line where a new day begins, two where days are missing.
+
+    The x axis is the order of votes, so days without any take no room: the lines say that there is a gap. Late votes lie
+    outside their day's stretch; a stretch is where the middle half of the day's votes lies.
+    """
+    days = rows.groupby(rows["day"].astype(str))["seq"].quantile([0.25, 0.5, 0.75]).unstack().sort_values(0.5)
+    labels = _day_labels(days.index.tolist())
     top = axes.secondary_xaxis("top")
-    top.set_xticks(shown.tolist(), [day[5:] for day in shown.index], fontsize=8)
+    width = max(1.0, float(rows["seq"].max() - rows["seq"].min()))
+    shown = _apart(days[0.5].tolist(), width / MAX_DAY_LABELS)
+    top.set_xticks([days[0.5].iloc[i] for i in shown], [labels[i] for i in shown], fontsize=8)
     top.tick_params(length=0)
+    if len(days) > MAX_DAY_LINES:
+        return
+    said = -np.inf
+    for before, after in pairwise(days.index):
+        begin = (float(days.loc[before, 0.75]) + float(days.loc[after, 0.25])) / 2
+        missing = (date.fromisoformat(after) - date.fromisoformat(before)).days - 1
+        axes.axvline(begin, color="#888888" if missing > 0 else "#cccccc", linewidth=1.6 if missing > 0 else 0.6, linestyle=":", zorder=0)
+        if missing > 0 and begin - said > width / MAX_GAP_LABELS:
+            said = begin
+            gap = f"{missing} days without" if missing > 1 else "1 day without"
+            axes.annotate(gap, (begin, 0.09), rotation=90, ha="right", va="bottom", fontsize=7, color="#666666")
+
+
+def _apart(places: Sequence[float], least: float) -> list[int]:
+    """Which of these ascending places to label, so that no two labels touch."""
+    kept: list[int] = []
+    for i, place in enumerate(places):
+        if not kept or place - places[kept[-1]] >= least:
+            kept.append(i)
+    return kept
+
+
+def _day_labels(days: Sequence[str]) -> list[str]:
+    """Month and day; the year where it is not that of the day before."""
+    years = [None, *(day[:4] for day in days)]
+    several = len(set(years)) > 2
+    return [f"{day[5:]}\n{day[:4]}" if several and day[:4] != year else day[5:] for day, year in zip(days, years, strict=False)]

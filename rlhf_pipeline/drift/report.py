@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, source_of
+from rlhf_pipeline.drift.confirmation import ConfirmationParams, confirming, source_of, sources
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.stream import DetectorParams, StreamWarning
 from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, compare_windows
@@ -46,7 +46,7 @@ def drift_report(
     `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq` decide its rows, so that
     the same snapshot gives the same report whatever was voted since. `overall` is `drift` if at
     least `confirmations` of these say so: a detector (with an event in the last `confirmation_window` votes up to
-    `last_seq`, by default that of the day's last event), the error rate of the day, the calibration tests (as one).
+    `last_seq`, by default that of the day's last event, or with others on that day that confirm each other), the error rate of the day, the calibration tests (as one).
     Any other drift makes it `warning`, data drift included (a change of the data is no proof that the model is wrong);
     so does a warning of a window test, or of as many detectors. With too few votes and nothing to report it is
     `insufficient`, else `stable`.
@@ -154,6 +154,8 @@ def _overall(
     until = last_seq if last_seq is not None else max(today, default=None)
     recent = [e for e in events if until is not None and until - params.confirmation_window < e.seq <= until]
     saying = {source_of(e) for e in recent}
+    # On a day of thousands of votes a change of its morning lies further back than that window, and the trigger fires on it all the same.
+    saying |= set(sources(confirming([e for e in events if str(e.day) == day], params)))
     saying |= {"error_rate" for r in rows if (r.space, r.detector, r.verdict) == ("errors", "error_rate", Verdict.DRIFT)}
     saying |= {"calibration" for r in rows if (r.space, r.verdict) == ("calibration", Verdict.DRIFT)}
     warned = [r for r in rows if r.detector in DETECTORS and r.verdict == Verdict.WARNING]

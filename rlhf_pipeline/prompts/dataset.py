@@ -131,4 +131,12 @@ def _draft(row: Mapping[str, Any], where: str) -> Draft:
             f"{where}: category {category!r}, difficulty {difficulty!r}. Categories: {', '.join(Category)}; difficulties: {', '.join(Difficulty)}."
         )
     reference = row.get("reference")
-    return Draft(text, str(category), str(difficulty), None if reference in (None, "") else str(reference), row.get("template_id"))
+    variables = row.get("variables")
+    return Draft(
+        text,
+        str(category),
+        str(difficulty),
+        None if reference in (None, "") else str(reference),
+        row.get("template_id"),
+        variables if isinstance(variables, Mapping) else {},
+    )

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 COMMIT = "mlflow.source.git.commit"
 LOCK_TIMEOUT_S = 120.0
+PATIENCE_S = 60.0
 WRITE_ATTEMPTS = 6
 
 
@@ -33,13 +34,15 @@ class Tracking:
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
     the address people open in a browser. Safe for several threads and processes: on SQLite every write holds a lock file beside the database, because a
     transaction that reads before it writes fails there at once when another one wrote in between, whatever its timeout.
+    Who does not know the lock file (MLflow's own server, a shell) is waited for `patience_s` seconds.
     """
 
-    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "") -> None:
+    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "", patience_s: float = PATIENCE_S) -> None:
         self.tracking_uri = tracking_uri
         self.artifacts = artifacts
         self.project = project
         self.ui = ui
+        self.patience_s = patience_s
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
 
@@ -65,7 +68,10 @@ class Tracking:
             return self._opened
 
     def write(self, act: Callable[[], T]) -> T:
-        """`act` under the write lock, repeated while the database is busy. Not to be nested."""
+        """`act` under the write lock, repeated while the database is busy. Not to be nested.
+
+        Raises StoreError where it stays busy: nothing of `act` was written.
+        """
         self.open()
         from mlflow.exceptions import MlflowException
 
@@ -75,8 +81,10 @@ class Tracking:
                 with self._locked():
                     return act()
             except MlflowException as cause:
-                if cause.error_code != "TEMPORARILY_UNAVAILABLE" or attempt == WRITE_ATTEMPTS:
+                if cause.error_code != "TEMPORARILY_UNAVAILABLE":
                     raise
+                if attempt == WRITE_ATTEMPTS:
+                    raise self._unavailable(str(cause)) from cause
             time.sleep(0.1 * 2**attempt)
             attempt += 1
 
@@ -127,9 +135,44 @@ class Tracking:
         except Timeout as cause:
             raise StoreError(f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the one that hangs.") from cause
         try:
+            self._wait_for(database)
             yield
         finally:
             lock.release()
+
+    def _wait_for(self, database: Path) -> None:
+        """Until nobody else is writing. MLflow would wait too, but with a page of SQL in the log and no word of what to do."""
+        if not database.exists():
+            return
+        try:
+            with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as cause:
+            raise self._unavailable(str(cause)) from cause
+
+    def _unavailable(self, cause: str) -> StoreError:
+        database, said = self._sqlite_file(), cause.strip().partition("\n")[0]
+        if database is None:
+            return StoreError(f"MLflow's database does not answer: {said}. Start its server and run again; nothing was half registered.")
+        if "locked" not in cause:
+            return StoreError(f"MLflow's database {database} cannot be written: {said}. Mend it or restore a backup, and run again.")
+        return StoreError(
+            f"MLflow's database {database} has been locked by another process for {self.patience_s:g} s. End what holds it "
+            f"(`fuser {database}` names it) and run again; nothing was half registered."
+        )
+
+
+def make_tables(database_url: str) -> None:
+    """MLflow's tables in an empty database, without the experiment that a first client would add."""
+    silence_telemetry()
+    from mlflow.store.db.utils import _safe_initialize_tables, create_sqlalchemy_engine_with_retry
+
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    engine = create_sqlalchemy_engine_with_retry(database_url)
+    try:
+        _safe_initialize_tables(engine)
+    finally:
+        engine.dispose()
 
 
 @functools.cache

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline import __version__
-from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, Promotion, Record, content_hash, folder_hash, lineage_tags
 from rlhf_pipeline.registry.runs import Run, TrackedRun, finite, latest_runs, open_run
-from rlhf_pipeline.registry.tracking import COMMIT, Tracking, code_commit
+from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking, code_commit
 
 Kind = Literal["policy", "reward_model"]
 KINDS: tuple[Kind, ...] = ("policy", "reward_model")
@@ -43,12 +43,13 @@ class Registry:
     """Runs and model versions of one project, named `<project>.policy` and `<project>.reward_model`.
 
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
-    the address people open in a browser. Safe for several threads and processes.
+    the address people open in a browser. Safe for several threads and processes; a database that somebody else locks is
+    waited for `patience_s` seconds, then StoreError is raised and nothing is half registered.
     """
 
-    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "") -> None:
+    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "", *, patience_s: float = PATIENCE_S) -> None:
         self.project = project
-        self._tracking = Tracking(tracking_uri, artifacts, project, ui)
+        self._tracking = Tracking(tracking_uri, artifacts, project, ui, patience_s)
 
     @property
     def tracking_uri(self) -> str:
@@ -68,7 +69,10 @@ class Registry:
         try:
             yield run
         except BaseException as cause:
-            run.close("FAILED" if isinstance(cause, Exception) else "KILLED")
+            try:
+                run.close("FAILED" if isinstance(cause, Exception) else "KILLED")
+            except StoreError as refused:  # what ended the run is worth more than that MLflow was not told
+                cause.add_note(f"The MLflow run {run.run_id} stays open: {refused}")
             raise
         run.close("FINISHED")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.reward_model.base import RewardModel, preference_probability, read_config
+from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
@@ -38,6 +39,7 @@ __all__ = [
     "RewardModel",
     "RewardModelParams",
     "RewardModelReport",
+    "accuracy_by_group",
     "fit_reward_model",
     "load_reward_model",
     "preference_probability",

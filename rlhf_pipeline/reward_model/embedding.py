@@ -1,18 +1,19 @@
 """The reward model on frozen sentence embeddings. Knows pairs, an encoder and its head; knows no splits or registry."""
 
 import json
-import os
 import re
-import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
@@ -25,9 +26,7 @@ WEIGHTS_FILE = "model.safetensors"
 # What is learnt; each part must be in the file.
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
-# Penalties relative to a dimension of the sentences' embedding: the context varies with every prompt and is trusted
-# less; length and number of sentences are few and known to matter.
-CONTEXT_PENALTY = 3.0
+# Penalty relative to a dimension of the sentences' embedding: length and number of sentences are few and known to matter.
 SURFACE_PENALTY = 0.05
 N_SURFACE = 2
 
@@ -42,6 +41,12 @@ class EmbeddingParams(BaseModel):
         default=[0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
         min_length=1,
         description="L2 penalties of the head tried by cross-validation over prompts",
+    )
+    context_penalty_grid: list[float] = Field(
+        default=[3.0, 0.3],
+        min_length=1,
+        description="Penalties of the completion in context relative to its sentences', tried likewise around the best L2 of the first: "
+        "above 1 single sentences are trusted more, as with short completions of many prompts; below 1 the whole, as with essays",
     )
     folds: int = Field(default=4, ge=2, le=20, description="Folds of that cross-validation")
     max_sentences: int = Field(default=32, ge=1, le=1000, description="Sentences of a completion that count one by one; the rest do not")
@@ -69,6 +74,7 @@ class EmbeddingRewardModel:
         self.loss_curve_: list[float] = []
         self.held_out_loss_: dict[float, float] = {}
         self.l2_: float | None = None
+        self.context_penalty_: float | None = None
         self.head_: Floats = np.zeros(0)
 
     def fit(
@@ -93,14 +99,29 @@ class EmbeddingRewardModel:
             )
         chosen, rejected = self._both_sides(used, progress)
         self._learn_scale(np.concatenate([chosen, rejected]))
-        problem = Problem((chosen - rejected) / self.feature_std_, self._shares(used), self._pair_weights(used), _penalty(chosen.shape[1]))
-        self.held_out_loss_ = choose_l2(
-            problem, group_index(used["prompt_id"].to_numpy(), len(used)), self.params.l2_grid, self.params.folds
-        )
-        self.l2_ = min(self.held_out_loss_, key=lambda l2: (self.held_out_loss_[l2], -l2))
-        self.head_, self.loss_curve_ = fit_head(problem, self.l2_, start=self._starting_head(warm_start))
+        problem = Problem((chosen - rejected) / self.feature_std_, self._shares(used), self._pair_weights(used), np.ones(chosen.shape[1]))
+        problem = self._choose_penalties(problem, group_index(used["prompt_id"].to_numpy(), len(used)))
+        self.head_, self.loss_curve_ = fit_head(problem, float(self.l2_ or 0.0), start=self._starting_head(warm_start))
         self._learn_score_scale(np.concatenate([chosen, rejected]))
         return self
+
+    def _choose_penalties(self, problem: Problem, groups: npt.NDArray[np.int64]) -> Problem:
+        """L2 and the context's penalty by what predicts held-out prompts; `problem` with the penalties chosen.
+
+        The first context penalty is tried with the whole grid, the others with the best L2 and its neighbours.
+        """
+        grid, best = sorted(self.params.l2_grid), float("inf")
+        chosen = problem
+        for context_penalty in self.params.context_penalty_grid:
+            tried = replace(problem, penalty=_penalty(len(problem.penalty), context_penalty))
+            losses = choose_l2(tried, groups, grid, self.params.folds)
+            l2 = min(losses, key=lambda l2: (losses[l2], -l2))
+            if losses[l2] < best:
+                best, chosen = losses[l2], tried
+                self.held_out_loss_, self.l2_, self.context_penalty_ = losses, l2, context_penalty
+            here = grid.index(l2)
+            grid = grid[max(0, here - 1) : here + 2]
+        return chosen
 
     def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         self._require_fitted()
@@ -148,20 +169,20 @@ class EmbeddingRewardModel:
 
         self._require_fitted()
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
             "encoder_hash": self.encoder.hash,
             "encoder_max_tokens": self.encoder.max_tokens,
             "l2": self.l2_,
+            "context_penalty": self.context_penalty_,
             "held_out_loss": {str(l2): loss for l2, loss in self.held_out_loss_.items()},
             "loss_curve": self.loss_curve_,
             "weights_hash": self.weights_hash,
         }
-        _replace(folder / WEIGHTS_FILE, save(self._parts()))
+        write_whole(folder / WEIGHTS_FILE, save(self._parts()))
         # Written last: a folder without it is no model.
-        _replace(folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
+        write_whole(folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
@@ -177,6 +198,7 @@ class EmbeddingRewardModel:
         model = cls(EmbeddingParams(**config["params"]), encoder)
         model._take_parts(_read_parts(Path(folder)))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
+        model.context_penalty_ = config.get("context_penalty")  # models of earlier versions were fitted with one penalty for all
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
         if model.weights_hash != config["weights_hash"]:
             raise ModelHashMismatch(
@@ -233,9 +255,9 @@ class EmbeddingRewardModel:
             raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
 
 
-def _penalty(n_features: int) -> Floats:
+def _penalty(n_features: int, context_penalty: float) -> Floats:
     dimension = (n_features - N_SURFACE) // 2
-    return np.repeat([1.0, CONTEXT_PENALTY, SURFACE_PENALTY], [dimension, dimension, N_SURFACE])
+    return np.repeat([1.0, context_penalty, SURFACE_PENALTY], [dimension, dimension, N_SURFACE])
 
 
 def _read_parts(folder: Path) -> dict[str, Floats]:
@@ -253,12 +275,3 @@ def _read_parts(folder: Path) -> dict[str, Floats]:
             f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong scores, so it is refused. Fit it again."
         )
     return {name: finite(parts[name], name) for name in PARTS}
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,12 +1,10 @@
 """Embeddings by content hash in append-only files. Knows keys and vectors; knows no model.
 
-One file per batch written, moved into place when complete: a process killed in the middle leaves a temporary file that
-nobody reads. A file that is damaged all the same (length or checksum) is ignored, and its embeddings are made again.
+One file per batch written, whole or not at all: a process killed in the middle leaves a temporary file that nobody
+reads. A file that is damaged all the same (length or checksum) is ignored, and its embeddings are made again.
 """
 
-import os
 import struct
-import uuid
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.errors import ArtefactError, InvalidScores
+from rlhf_pipeline.errors import InvalidScores
+from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import content_hash
 
 MAGIC = b"RLHFEMB1"
@@ -49,23 +48,9 @@ class EmbeddingCache:
             raise InvalidScores("An embedding is NaN or infinite and is not cached. Check the encoder's weights.")
         body = b"".join(bytes.fromhex(key) for key in keys) + np.ascontiguousarray(vectors, dtype="<f4").tobytes()
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
-        try:
-            self._write(content, self.folder / f"{content_hash(list(keys))[:32]}.emb")
-        except OSError as cause:
-            raise ArtefactError(f"Cannot write embeddings below {self.folder}: {cause.strerror}. Free some space and run again.") from cause
-
-    def _write(self, content: bytes, path: Path) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._seen.discard(path)
+        path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
+        write_whole(path, content)
+        self._seen.discard(path)  # what was there may have been damaged
 
     def _read_new_shards(self) -> None:
         for path in sorted(set(self.folder.glob("*.emb")) - self._seen):

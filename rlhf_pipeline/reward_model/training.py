@@ -69,6 +69,7 @@ class RewardModelReport(Record):
     loss_curve: tuple[float, ...] = Field(description="training objective after each step")
     held_out_loss: dict[str, float] = Field(description="L2 -> cross-validated log loss within the train split")
     l2: float
+    context_penalty: float | None = Field(default=None, description="of the completion in context, relative to its sentences'")
     n_truncated: int = Field(description="texts cut to the encoder's window in this run")
     encoder_hash: str
     weights_hash: str
@@ -124,6 +125,7 @@ def fit_reward_model(
         loss_curve=tuple(model.loss_curve_),
         held_out_loss={f"{l2:g}": loss for l2, loss in model.held_out_loss_.items()},
         l2=float(model.l2_ or 0.0),
+        context_penalty=model.context_penalty_,
         n_truncated=model.encoder.n_truncated - n_truncated,
         encoder_hash=model.encoder.hash,
         weights_hash=model.weights_hash,
@@ -201,19 +203,29 @@ def _judge(
     test = _split(pairs[pairs["agreement"] > 0.5], "test")
     if test.empty:
         return None, None
-    prompts = test["prompt"].tolist()
-    scores = model.score([*prompts, *prompts], [*test["chosen"], *test["rejected"]], progress=progress)
-    margins = scores[: len(test)] - scores[len(test) :]
-    chosen_sides = _split(pairs, "train")["chosen_side"]
-    side = "a" if (chosen_sides == "a").mean() >= 0.5 else "b"
+    margins, side = margins_of(model, test, progress=progress), usual_side(pairs)
     since = (test["max_seq"] >= change_seq).to_numpy() if change_seq is not None else np.zeros(len(test), dtype=bool)
     return (
-        _accuracy(test, margins, side, params),
-        _accuracy(test[since], margins[since], side, params) if since.any() else None,
+        accuracy_on(test, margins, side, params),
+        accuracy_on(test[since], margins[since], side, params) if since.any() else None,
     )
 
 
-def _accuracy(test: pd.DataFrame, margins: Floats, side: str, params: RewardModelParams) -> TestAccuracy:
+def margins_of(model: RewardModel, pairs: pd.DataFrame, *, progress: Progress = silent) -> Floats:
+    """score(chosen) - score(rejected) of each pair, (n,)."""
+    prompts = pairs["prompt"].tolist()
+    scores = model.score([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress)
+    return scores[: len(pairs)] - scores[len(pairs) :]
+
+
+def usual_side(pairs: pd.DataFrame) -> str:
+    """The side that was chosen most often in training; a where both were alike."""
+    chosen = _split(pairs, "train")["chosen_side"]
+    return "a" if (chosen == "a").sum() >= (chosen == "b").sum() else "b"
+
+
+def accuracy_on(test: pd.DataFrame, margins: Floats, side: str, params: RewardModelParams) -> TestAccuracy:
+    """The measures of `test`, pairs with a majority, from margins chosen - rejected in its order."""
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
     n_votes = test["n_votes"].to_numpy(dtype=np.float64)

@@ -3,6 +3,8 @@
 from types import TracebackType
 from typing import Self
 
+from sqlalchemy import select
+
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.audit import Audit
@@ -15,12 +17,14 @@ from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
+from rlhf_pipeline.store.imports import Import, Imports
 from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.replays import Replays
+from rlhf_pipeline.store.schema import heads
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
-__all__ = ["DayDigest", "Heartbeat", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
+__all__ = ["DayDigest", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
 
 
 class Store:
@@ -32,6 +36,7 @@ class Store:
         self.predictions = Predictions(database)
         self.votes = Votes(database)
         self.replays = Replays(database)
+        self.imports = Imports(database)
         self.detectors = Detectors(database)
         self.events = Events(database)
         self.decisions = Decisions(database)
@@ -53,6 +58,11 @@ class Store:
     def migrate(self) -> None:
         """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to do."""
         migrations.upgrade(self.database)
+
+    def projects(self) -> list[tuple[str, str]]:
+        """(organization, project) of everybody with a row in this database, sorted."""
+        with self.database.reading() as connection:
+            return sorted((row[0], row[1]) for row in connection.execute(select(heads.c.organization_id, heads.c.project_id)))
 
     def close(self) -> None:
         self.database.close()

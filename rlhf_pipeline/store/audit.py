@@ -1,7 +1,6 @@
 """The hash chain over every act, written in the act's own transaction. Knows votes only to check that they still match."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.store.canonical import flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import SCOPE, audit, heads, votes
 
@@ -20,6 +19,9 @@ VERIFY_ROWS = 5_000  # read at a time
 
 _VOTE_COLUMNS = tuple(column.name for column in votes.c if column.name not in SCOPE)
 _LATER_COLUMNS = {"task_id"}  # in the digest where they say something, so that votes from before them still match theirs
+_VOTE_KEYS = keys_of(_VOTE_COLUMNS)
+_FIRST_VOTE_KEYS = keys_of(name for name in _VOTE_COLUMNS if name not in _LATER_COLUMNS)
+_LINK_KEYS = keys_of(column.name for column in audit.c if column.name != "hash")
 
 
 class Ledger:
@@ -42,11 +44,12 @@ class Ledger:
     def append(self, *, actor: str, action: str, object_id: str, digest: str, at: datetime | None = None) -> None:
         """Link one act: who did what to which thing, with the digest of what was written."""
         self.seq += 1
+        at = at or self._database.clock.now()
         link = {
             "organization_id": self._database.organization,
             "project_id": self._database.project,
             "seq": self.seq,
-            "at": at or self._database.clock.now(),
+            "at": at,
             "actor": actor,
             "action": action,
             "object_id": object_id,
@@ -54,13 +57,14 @@ class Ledger:
             "prev_hash": self.hash,
         }
         self.hash = link_hash(link)
-        self._links.append({**link, "hash": self.hash})
+        link["hash"] = self.hash
+        self._links.append(link)
 
     def write(self) -> None:
         """Insert the links and move the head: the last thing a transaction does."""
         if not self._links:
             return
-        self._connection.execute(audit.insert(), self._links)
+        self._database.insert(self._connection, audit, self._links)
         head = {"vote_seq": self.vote_seq, "audit_seq": self.seq, "audit_hash": self.hash}
         if self._is_new:
             self._database.insert(self._connection, heads, [head])
@@ -79,14 +83,15 @@ def acting(database: Database) -> Iterator[tuple[Connection, Ledger]]:
 
 def link_hash(link: Mapping[str, Any]) -> str:
     """SHA-256 over the canonical JSON of all fields of a link, the previous hash included."""
-    fields = {key: value for key, value in link.items() if key != "hash"}
-    fields["at"] = fields["at"].isoformat()
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(flat_json({**link, "at": link["at"].isoformat()}, _LINK_KEYS).encode()).hexdigest()
 
 
 def vote_digest(row: Mapping[str, Any]) -> str:
-    """Digest of all columns of a stored vote."""
-    return content_hash({name: row[name] for name in _VOTE_COLUMNS if name not in _LATER_COLUMNS or row[name] is not None})
+    """Digest of all columns of a stored vote: its `content_hash`."""
+    keys = _FIRST_VOTE_KEYS
+    if any(row[name] is not None for name in _LATER_COLUMNS):
+        keys = tuple(key for key in _VOTE_KEYS if key[0] not in _LATER_COLUMNS or row[key[0]] is not None)
+    return hashlib.sha256(f"[{flat_json(row, keys)}]".encode()).hexdigest()
 
 
 class Audit:

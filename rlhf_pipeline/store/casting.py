@@ -1,22 +1,32 @@
 """How votes enter the store: rules, idempotency, seq and audit link, within one transaction. Knows no query of readers."""
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from json.encoder import encode_basestring
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import JSON, ColumnElement, Connection, Select, String, and_, cast, func, literal, select
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, UnknownComparison
-from rlhf_pipeline.records import Choice, NewVote, Vote, content_hash, content_id
+from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, vote_digest
+from rlhf_pipeline.store.canonical import flat_json, keys_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
-VOTES_PER_TRANSACTION = MAX_ROWS // 3  # a vote is three rows: vote, idempotency record, audit link
+VOTES_PER_TRANSACTION = MAX_ROWS
+REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict)  # of one vote, whatever stands beside it
 
 VoteRow = dict[str, Any]
+
+_TURN_COLUMNS = ("comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day")
+_FIELDS = tuple(NewVote.model_fields)
+_BODY_KEYS = keys_of(_FIELDS)
+_FIRST_BODY_KEYS = keys_of(name for name in _FIELDS if name != "task_id")  # of votes from before there were tasks
 
 
 def check_vote(vote: NewVote) -> None:
@@ -37,24 +47,41 @@ def check_vote(vote: NewVote) -> None:
         raise InvalidVote(f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds or leave it out.")
 
 
-def cast_votes(connection: Connection, ledger: Ledger, database: Database, new_votes: Sequence[NewVote]) -> list[Vote]:
+class SealedVote(NamedTuple):
+    """A vote that was checked and hashed, all that can be done without the store, so that the write lock need not wait for it."""
+
+    vote: NewVote
+    body_hash: str
+    vote_id: str
+    columns: VoteRow  # as stored, but for what the store adds
+
+
+def seal(vote: NewVote) -> SealedVote:
+    """Raises InvalidVote, as `check_vote` does."""
+    check_vote(vote)
+    columns = {name: getattr(vote, name) for name in _FIELDS}
+    columns |= {"choice": vote.choice.value, "annotator_kind": vote.annotator_kind.value}
+    body = columns
+    if vote.voted_at is not None:
+        voted_at = vote.voted_at.astimezone(UTC)
+        columns["voted_at"] = voted_at
+        body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
+    keys = _BODY_KEYS if vote.task_id is not None else _FIRST_BODY_KEYS
+    body_hash = hashlib.sha256(f"[{flat_json(body, keys)}]".encode()).hexdigest()
+    canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'  # of content_id("vote", key, body_hash)
+    return SealedVote(vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns)
+
+
+def cast_votes(connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[SealedVote]) -> list[VoteRow]:
     """Record votes in order within the open transaction; a vote already recorded is given back as stored.
 
-    Raises UnknownComparison, InvalidVote or IdempotencyConflict naming the vote; the transaction then keeps nothing.
+    Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
-    booth = _Booth.opened(connection, database, new_votes)
-    cast = [booth.place(vote, ledger) for vote in new_votes]
+    booth = _Booth.opened(connection, database, sealed)
+    placed = [booth.place(vote, ledger) for vote in sealed]
     database.insert(connection, votes, booth.new_rows)
     database.insert(connection, idempotency, booth.new_keys)
-    return cast
-
-
-def _body_hash(vote: NewVote) -> str:
-    """Of what was sent; the same whatever zone its time was written in."""
-    body = vote.model_copy(update={"voted_at": vote.voted_at.astimezone(UTC)} if vote.voted_at else {}).model_dump(mode="json")
-    if body["task_id"] is None:  # votes from before there were tasks keep their hash
-        del body["task_id"]
-    return content_hash(body)
+    return placed
 
 
 def vote_of(row: VoteRow) -> Vote:
@@ -67,38 +94,39 @@ class _Booth:
     """What one transaction must know of the store to judge its votes, kept up to date as they are placed."""
 
     database: Database
+    received_at: datetime  # one moment for all: they are committed together
     published: set[str]
     recorded: dict[str, tuple[str, VoteRow]]  # idempotency key -> body hash, vote
-    turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> votes in seq order
+    turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
     strangers: dict[str, VoteRow]  # votes that new votes want to supersede, whoever cast them
     new_rows: list[VoteRow] = field(default_factory=list)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def opened(cls, connection: Connection, database: Database, new_votes: Sequence[NewVote]) -> "_Booth":
-        ids = sorted({vote.comparison_id for vote in new_votes})
-        keys = [vote.idempotency_key for vote in new_votes]
-        targets = [vote.supersedes for vote in new_votes if vote.supersedes]
+    def opened(cls, connection: Connection, database: Database, sealed: Sequence[SealedVote]) -> "_Booth":
+        ids = sorted({vote.comparison_id for vote, *_ in sealed})
+        keys = [vote.idempotency_key for vote, *_ in sealed]
+        targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
         known = select(comparisons.c.comparison_id).where(database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
-        earlier = select(votes).where(database.mine(votes), votes.c.comparison_id.in_(ids)).order_by(votes.c.seq)
         replays = (
             select(idempotency.c.body_hash, votes)
             .join(votes, idempotency.c.vote_id == votes.c.vote_id)
             .where(database.mine(votes), database.mine(idempotency), idempotency.c.idempotency_key.in_(keys))
         )
-        booth = cls(database, set(connection.execute(known).scalars()), {}, {}, {}, {})
+        booth = cls(database, database.clock.now().astimezone(UTC), set(connection.execute(known).scalars()), {}, {}, {}, {})
         for row in connection.execute(replays).mappings():
             booth.recorded[row["idempotency_key"]] = (row["body_hash"], dict(row))
-        for row in connection.execute(earlier).mappings():
-            booth._remember(dict(row))
+        pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
+        for turn in connection.execute(_turns_of(database, pairs)):
+            booth._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
             wanted = select(votes).where(database.mine(votes), votes.c.vote_id.in_(targets))
             booth.strangers = {row["vote_id"]: dict(row) for row in connection.execute(wanted).mappings()}
         return booth
 
-    def place(self, vote: NewVote, ledger: Ledger) -> Vote:
-        body_hash = _body_hash(vote)
+    def place(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
+        vote, body_hash, vote_id, _ = sealed
         if vote.idempotency_key in self.recorded:
             return self._replayed(vote, body_hash)
         if vote.comparison_id not in self.published:
@@ -106,45 +134,36 @@ class _Booth:
                 f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never published in project "
                 f"{self.database.project!r}. Publish it first, or correct the id."
             )
-        row = self._row(vote, ledger, content_id("vote", vote.idempotency_key, body_hash))
+        row = self._row(sealed, ledger)
         self._remember(row)
         self.recorded[vote.idempotency_key] = (body_hash, row)
         self.new_rows.append(row)
         self.new_keys.append(
-            {
-                "idempotency_key": vote.idempotency_key,
-                "body_hash": body_hash,
-                "vote_id": row["vote_id"],
-                "recorded_at": row["received_at"],
-            }
+            {"idempotency_key": vote.idempotency_key, "body_hash": body_hash, "vote_id": vote_id, "recorded_at": self.received_at}
         )
-        ledger.append(actor=vote.annotator_id, action=VOTE_CAST, object_id=row["vote_id"], digest=vote_digest(row), at=row["received_at"])
-        return vote_of(row)
+        ledger.append(actor=vote.annotator_id, action=VOTE_CAST, object_id=vote_id, digest=vote_digest(row), at=self.received_at)
+        return row
 
-    def _replayed(self, vote: NewVote, body_hash: str) -> Vote:
+    def _replayed(self, vote: NewVote, body_hash: str) -> VoteRow:
         known_hash, row = self.recorded[vote.idempotency_key]
         if known_hash != body_hash:
             raise IdempotencyConflict(
                 f"Idempotency key {vote.idempotency_key!r} already stands for vote {row['vote_id']} with another body. "
                 "Send a new key for a new vote, or repeat the first body unchanged."
             )
-        return vote_of(row)
+        return row
 
-    def _row(self, vote: NewVote, ledger: Ledger, vote_id: str) -> VoteRow:
+    def _row(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
+        vote = sealed.vote
         turns = self.turns.get((vote.comparison_id, vote.annotator_id), [])
         target = self._superseded_vote(vote, turns) if vote.supersedes else None
         counting = target or max(turns, key=lambda row: (row["pass_no"], row["revision_no"]), default=None)
-        voted_at = vote.voted_at.astimezone(UTC) if vote.voted_at else None
-        received_at = self.database.clock.now().astimezone(UTC)
         return {
-            **vote.model_dump(),
-            "choice": vote.choice.value,
-            "annotator_kind": vote.annotator_kind.value,
-            "voted_at": voted_at,
+            **sealed.columns,
             "seq": ledger.next_vote_seq(),
-            "vote_id": vote_id,
-            "day": (voted_at or received_at).date().isoformat(),
-            "received_at": received_at,
+            "vote_id": sealed.vote_id,
+            "day": (sealed.columns["voted_at"] or self.received_at).date().isoformat(),
+            "received_at": self.received_at,
             "pass_no": target["pass_no"] if target else (counting["pass_no"] + 1 if counting else 1),
             "revision_no": target["revision_no"] + 1 if target else 0,
             "displaced_day": counting["day"] if counting else None,
@@ -171,3 +190,17 @@ class _Booth:
         self.turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append(row)
         if row["supersedes"]:
             self.superseded[row["supersedes"]] = row["vote_id"]
+
+
+def _turns_of(database: Database, pairs: Sequence[tuple[str, str]]) -> Select[Any]:
+    """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs, not of all who judged the same comparisons: of a
+    comparison that everybody judges there are thousands."""
+    document = json.dumps(pairs)  # one parameter, read as a table: SQLite looks row values up in no index
+    if database.is_sqlite:
+        each = func.json_each(document).table_valued("value")
+        asked: list[ColumnElement[str]] = [func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)]
+    else:
+        each = func.json_array_elements(cast(literal(document, String), JSON)).table_valued("value")
+        asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
+    mine = database.mine(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
+    return select(*(votes.c[name] for name in _TURN_COLUMNS)).select_from(each).join(votes, and_(*mine))

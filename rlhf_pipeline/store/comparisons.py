@@ -1,11 +1,11 @@
 """Comparisons as published for judgement, each together with the predictions made for it. Knows no rule of voting."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Connection, Row, and_, distinct, func, literal, select
+from sqlalchemy import Connection, Row, and_, distinct, func, literal, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
@@ -55,9 +55,9 @@ class Comparisons:
         result = PublishResult()
         units = [(row, by_comparison.pop(row["comparison_id"], [])) for row in rows]
         per_unit = 1 + max((len(p) for _, p in units), default=0)
-        for batch in batches(units, max(1, MAX_ROWS // per_unit)):
+        for batch in self._database.courteously(batches(units, max(1, MAX_ROWS // per_unit))):
             result = result.plus(self._publish([r for r, _ in batch], [p for _, ps in batch for p in ps], published_at))
-        for left in batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS):
+        for left in self._database.courteously(batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS)):
             result = result.plus(self._publish([], left, published_at))
         return result
 
@@ -80,6 +80,32 @@ class Comparisons:
                 wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
                 rows.extend(connection.execute(wanted).all())
         return frame_of(sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS)
+
+    def stream(self, batch_rows: int = 1000) -> Iterator[pd.DataFrame]:
+        """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most `batch_rows`.
+
+        Each frame is read in a transaction of its own, so a slow reader holds nobody up: what is published meanwhile may be in it.
+        """
+        place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+        ordered = select(*FRAME_COLUMNS).where(self._database.mine(comparisons)).order_by(*place.clauses).limit(batch_rows)
+        after: Row[Any] | None = None
+        while True:
+            wanted = ordered if after is None else ordered.where(place > (after.day, after.position, after.comparison_id))
+            with self._database.reading() as connection:
+                rows = connection.execute(wanted).all()
+            if not rows:
+                return
+            yield frame_of(rows, COMPARISONS)
+            after = rows[-1]
+
+    def page(self, *, before: tuple[str, int, str] | None = None, limit: int = 50) -> pd.DataFrame:
+        """COMPARISONS, the newest day's last one first, at most `limit`; the next page is `before` the last row's (day, position,
+        comparison_id). The hundredth page costs what the first one does."""
+        place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+        earlier = () if before is None else (place < before,)
+        wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier)
+        with self._database.reading() as connection:
+            return frame_of(connection.execute(wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)).all(), COMPARISONS)
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are left out."""

@@ -27,14 +27,17 @@ class Decisions:
     def __init__(self, database: Database):
         self._database = database
 
-    def decide(self, rule: Rule, *, now: datetime, champion: str | None) -> TriggerDecision | None:
+    def decide(self, rule: Rule, *, now: datetime, champion: str | None, up_to_seq: int | None = None) -> TriggerDecision | None:
         """Ask `rule` about the events since the last fire, store its answer and claim the open events, all in one transaction.
+
+        With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above that seq are not known yet.
 
         None when there is neither an open nor a held event, or when the rule says nothing. A hold without an open event has
         nothing to claim: it is given back with decision_id None and not stored. `rule` must not use the store.
         """
         with acting(self._database) as (connection, ledger):
-            evidence = self._evidence(connection, ledger, now, champion)
+            known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
+            evidence = self._evidence(connection, known_seq, now, champion, is_replayed=up_to_seq is not None)
             if not evidence.open_events and not evidence.held_events:
                 return None
             decision = rule(evidence)
@@ -44,7 +47,7 @@ class Decisions:
             decision = decision.model_copy(update={"state": state, "attempt": 1, "run_id": None, "decision_id": None})
             if decision.action == "hold" and not evidence.open_events:
                 return decision
-            return self._store(connection, ledger, decision)
+            return self._store(connection, ledger, decision, known_seq)
 
     def pending(self) -> list[TriggerDecision]:
         """Fire decisions waiting for a run, oldest first."""
@@ -118,7 +121,9 @@ class Decisions:
 
         return self._move(decision_id, again)
 
-    def _evidence(self, connection: Connection, ledger: Ledger, now: datetime, champion: str | None) -> TriggerEvidence:
+    def _evidence(
+        self, connection: Connection, known_seq: int, now: datetime, champion: str | None, *, is_replayed: bool
+    ) -> TriggerEvidence:
         mine = self._database.mine(decisions)
         fires = select(decisions).where(mine, decisions.c.action == "fire")
         last = connection.execute(fires.order_by(decisions.c.decision_id.desc()).limit(1)).one_or_none()
@@ -129,20 +134,21 @@ class Decisions:
             champion=champion,
             open_events=tuple(read_events(connection, self._database, drift_events.c.decision_id.is_(None))),
             held_events=tuple(read_events(connection, self._database, held)),
-            last_fired_at=last.decided_at if last else None,
-            n_new_votes=ledger.vote_seq - (last.max_seq if last else 0),
-            max_seq=ledger.vote_seq,
+            # Seen from a replayed day, what was fired on a later day cools nothing down.
+            last_fired_at=last.decided_at if last and not (is_replayed and last.decided_at > now) else None,
+            n_new_votes=max(0, known_seq - (last.max_seq if last else 0)),
+            max_seq=known_seq,
             n_unfinished=connection.execute(unfinished).scalar_one(),
             now=now,
         )
 
-    def _store(self, connection: Connection, ledger: Ledger, decision: TriggerDecision) -> TriggerDecision:
+    def _store(self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int) -> TriggerDecision:
         newest = connection.execute(select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))).scalar()
         decision = decision.model_copy(update={"decision_id": (newest or 0) + 1})
         record = json_of(decision, "The retraining decision")
         columns = decision.model_dump(include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"})
         self._database.insert(
-            connection, decisions, [{**columns, "max_seq": ledger.vote_seq, "leased_until": None, "error": None, "record": record}]
+            connection, decisions, [{**columns, "max_seq": known_seq, "leased_until": None, "error": None, "record": record}]
         )
         claimed = drift_events.update().where(self._database.mine(drift_events), drift_events.c.decision_id.is_(None))
         connection.execute(claimed.values(decision_id=decision.decision_id))

@@ -44,22 +44,23 @@ class Detectors:
             self._save(connection, model_version, states, stream)
         return n_new
 
-    def errors_after(self, model_version: str, seq: int = 0) -> pd.DataFrame:
+    def errors_after(self, model_version: str, seq: int = 0, *, up_to_seq: int | None = None) -> pd.DataFrame:
         """The prequential error stream of a reward model: columns seq (int64), day (str), error (0.0 or 1.0), in seq order.
 
-        One row per vote for a or b that is not superseded, above `seq`, on a comparison for which this model's prediction was
+        One row per vote for a or b that is not superseded, above `seq` and not above `up_to_seq`, on a comparison for which this model's prediction was
         written; repeats included, votes without a time left out. 1 is a vote against the side with the higher score; equal
         scores predict no side and are left out, as in the reflection log.
         """
         later = votes.alias("later")
         superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
+        read = votes.c.seq > seq if up_to_seq is None else and_(votes.c.seq > seq, votes.c.seq <= up_to_seq)
         predicted = case((predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value)
         wanted = (
             select(votes.c.seq, votes.c.day, case((predicted == votes.c.choice, 0.0), else_=1.0).label("error"))
             .join(predictions, and_(self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id))
             .where(
                 self._database.mine(votes),
-                votes.c.seq > seq,
+                read,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
                 predictions.c.reward_model == model_version,

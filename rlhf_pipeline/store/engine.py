@@ -1,26 +1,37 @@
 """Connections and transactions of one project's database. Knows SQLite and Postgres apart; knows no table."""
 
 import os
+import sqlite3
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import content_hash, utc_now
+from rlhf_pipeline.store.bulk import FEW, insert_rows
 from rlhf_pipeline.store.faults import translated
+from rlhf_pipeline.store.turns import Turns
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
+CONNECT_SECONDS = 10  # to reach a Postgres server: an address that swallows packets would hang for minutes
+FIRST_MEASURED = 500  # a quarter of the rows after which Postgres measures a table for the first time
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 MAX_PARAMETERS = 10_000  # of one IN list: below SQLite's 32,766 and Postgres's 65,535
+
+_LOCKED = text(
+    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND classid = CAST(:high AS oid)"
+    " AND objid = CAST(:low AS oid) AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
 
 
 class SystemClock:
@@ -48,7 +59,14 @@ class Database:
         self.engine = _sqlite_engine(self.url, busy_timeout_s) if self.is_sqlite else _postgres_engine(self.url, busy_timeout_s)
         _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
-        self._turn = threading.Lock()
+        # On Postgres a statement sees what was committed before the statement, unless the transaction is told to keep one state.
+        self._readers = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        mark = self.path.with_name(f"{self.path.name}.waiting") if self.path else None
+        self._turns = Turns(mark, busy_timeout_s, self.where)
+        self._grown: dict[str, int] = {}  # rows written to a table in bulk, and how many there were when it was last measured
+        self._measured: dict[str, int] = {}
+        if self.is_sqlite:
+            _begin_by_look(self.engine, self._turns, busy_timeout_s)
 
     @property
     def where(self) -> str:
@@ -57,17 +75,18 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database."""
-        with translated(self.where), self.engine.begin() as connection:
+        with translated(self.where), self._readers.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that holds the project's write lock; commits at the end, keeps nothing after an error."""
-        with translated(self.where), self._in_turn(), self._writers.begin() as connection:
+        # Threads of one process queue before they take a connection: on Postgres each that waits would hold one of the server's.
+        with translated(self.where), self._turns.taken(), self._writers.begin() as connection:
             if not self.is_sqlite:
-                key = int(content_hash(self.organization, self.project)[:15], 16)
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._lock_key})
             yield connection
+        self._measure_grown()
 
     def mine(self, table: Table | Any) -> ColumnElement[bool]:
         """The condition that a row belongs to this project."""
@@ -80,27 +99,41 @@ class Database:
     def insert(self, connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         owned = self.owned(rows)
         if owned:
-            connection.execute(table.insert(), owned)
+            insert_rows(connection, table, owned)
+        if len(owned) > FEW and not self.is_sqlite:
+            self._grown[table.name] = self._grown.get(table.name, 0) + len(owned)
 
     def close(self) -> None:
         self.engine.dispose()
 
-    def _in_turn(self) -> AbstractContextManager[None]:
-        # Threads of one process queue here: SQLite's own waiting sleeps up to 100 ms at a time and starves the unlucky.
-        return _turn(self._turn, self.busy_timeout_s, self.where) if self.is_sqlite else nullcontext()
+    def courteously(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same batches, one transaction each: between two of them whoever waits to write is let go first."""
+        for n, batch in enumerate(batches):
+            if n:
+                self._turns.give_way(None if self.is_sqlite else self._others_wait)
+            yield batch
 
+    def _measure_grown(self) -> None:
+        """Have Postgres measure the tables into which this process has written much, again whenever it is four times as much.
 
-@contextmanager
-def _turn(lock: threading.Lock, timeout_s: float, where: str) -> Iterator[None]:
-    if not lock.acquire(timeout=timeout_s):
-        raise StoreError(
-            f"The store {where}: database is locked: another thread held the write lock longer than {timeout_s:g} s. "
-            "Let it finish, then try again; nothing of this transaction was kept."
-        )
-    try:
-        yield
-    finally:
-        lock.release()
+        By itself it does so some minute later. Until then it takes organization and project, which all rows share, for selective,
+        reads an index by these alone, and checks the comparison of each vote of an import against all comparisons.
+        """
+        due = [name for name, n in self._grown.items() if n >= self._measured.get(name, FIRST_MEASURED) * 4]
+        for name in due:
+            self._measured[name] = self._grown[name]
+            # A convenience: where it fails, what was written is written all the same.
+            with suppress(SQLAlchemyError), self.engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"ANALYZE (SKIP_LOCKED) {name}"))
+
+    def _others_wait(self) -> bool:
+        """Whether another process holds or awaits the project's lock on Postgres."""
+        with self.reading() as connection:
+            return bool(connection.execute(_LOCKED, {"high": self._lock_key >> 32, "low": self._lock_key & 0xFFFFFFFF}).scalar_one())
+
+    @property
+    def _lock_key(self) -> int:
+        return int(content_hash(self.organization, self.project)[:15], 16)
 
 
 def _parse(url: str) -> URL:
@@ -111,7 +144,8 @@ def _parse(url: str) -> URL:
         raise StoreError(f"Database URL cannot be used ({cause}). Write sqlite:///folder/store.db or postgresql+psycopg2://…") from cause
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StoreError(f"Database {parsed.get_backend_name()!r} is not supported. Use sqlite or postgresql.")
-    return parsed
+    # The one driver that is installed, also where a URL names none or another.
+    return parsed.set(drivername="postgresql+psycopg2") if parsed.get_backend_name() == "postgresql" else parsed
 
 
 def _sqlite_path(url: URL) -> Path:
@@ -132,8 +166,13 @@ def _sqlite_path(url: URL) -> Path:
 
 
 def _postgres_engine(url: URL, busy_timeout_s: float) -> Engine:
-    options = f"-c lock_timeout={int(busy_timeout_s * 1000)} -c timezone=UTC"
-    return create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+    # Said here whatever the server's default is: a vote that was answered for survives a crash of the server.
+    options = f"-c lock_timeout={int(busy_timeout_s * 1000)} -c timezone=UTC -c synchronous_commit=on"
+    # Pre-ping: connections of before a restart of the server are replaced before anybody is handed one.
+    return create_engine(
+        url, pool_pre_ping=True, pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s,
+        connect_args={"options": options, "connect_timeout": CONNECT_SECONDS},
+    )  # fmt: skip
 
 
 def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
@@ -144,15 +183,39 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # the driver's own BEGIN would come too late and be deferred
-        for pragma in ("synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON"):
+        # Moving the log into the file every 16 MB, not every 4: an import touches the same pages of the indexes again and again.
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON", "wal_autocheckpoint=4000"):
             connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _begin_by_look(engine: Engine, turns: Turns, busy_timeout_s: float) -> None:
+    """SQLite transactions begin here: writers look for their turn themselves, see `turns`."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if not connection.get_execution_options().get("writes", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        driver: Any = connection.connection.driver_connection
 
-    return engine
+        def could_begin() -> bool:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as refused:
+                if refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    return False
+                raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
+            return True
+
+        driver.execute("PRAGMA busy_timeout=0")
+        try:
+            has_begun = turns.tried(could_begin)
+        finally:
+            driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
+        if not has_begun:
+            raise OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError("database is locked"))
 
 
 def _refuse_inherited_connections(engine: Engine) -> None:

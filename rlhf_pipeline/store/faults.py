@@ -13,6 +13,12 @@ LOCKED = (
     "let it finish or stop it, then try again; nothing of this transaction was kept."
 )
 
+CUT_OFF = (
+    "the server ended the connection. Whether the last transaction was kept is not known; try again once the server answers: "
+    "votes under the same idempotency keys and comparisons under the same ids are never doubled."
+)
+UNREACHABLE = "the server does not answer. Start it or correct the URL, then try again; nothing was written."
+
 # Part of the driver's message -> cause and cure, first match wins.
 CURES: tuple[tuple[str, str], ...] = (
     ("database is locked", LOCKED),
@@ -24,11 +30,36 @@ CURES: tuple[tuple[str, str], ...] = (
     ("disk i/o error", "the disk refused. Check free space and the health of the disk, then try again; committed rows are kept."),
     ("no such table", "its tables are missing. Run `rlhf init` (Store.migrate) first."),
     ("no such column", "its tables are older than this code. Run `rlhf init` (Store.migrate) first."),
+    ("password authentication failed", "the server refused name or password. Correct them in the URL."),
+    ("no password supplied", "the server asks for a password. Put it into the URL, or into ~/.pgpass."),
+    ("no pg_hba.conf entry", "the server lets nobody in from here under this name. Correct the URL, or have it allowed in pg_hba.conf."),
+    ("permission denied to create database", "this user may not make databases. Run ALTER ROLE … CREATEDB, or have them made."),
+    ("permission denied", "this user may not do that in the database. Have its owner grant it, or use the owner's name in the URL."),
+    ("too many clients", "the server has no connection left. Raise its max_connections, or lower the number of processes."),
+    ("remaining connection slots", "the server has no connection left. Raise its max_connections, or lower the number of processes."),
+    ("is starting up", "the server is starting. Try again in a moment; nothing was written."),
+    ("not yet accepting connections", "the server is starting. Try again in a moment; nothing was written."),
+    ("is shutting down", CUT_OFF),
+    ("terminating connection", CUT_OFF),
+    ("server closed the connection", CUT_OFF),
+    ("connection already closed", CUT_OFF),
+    ("connection has been closed", CUT_OFF),
+    ("ssl syscall", CUT_OFF),
+    ("could not receive data", CUT_OFF),
+    ("could not send data", CUT_OFF),
+    ("in recovery mode", "the server is recovering from a crash. Try again in a moment; nothing was written."),
+    ("connection refused", UNREACHABLE),
+    ("timeout expired", UNREACHABLE),
+    ("could not translate host name", UNREACHABLE),
+    ("is the server running", UNREACHABLE),
+    ("read-only transaction", "the server is a standby that only reads. Name its primary in the URL."),
+    ("deadlock detected", "two transactions waited for each other and this one was undone. Try again; nothing of it was kept."),
+    ('role "', "the server knows no such user. Correct the name in the URL."),
     ("does not exist", "its database or tables are missing. Run `rlhf init` (Store.migrate) first."),
     ("file is not a database", "the file is something else. Point the store at another file, or restore a backup."),
     ("malformed", "the file is damaged. Restore the last backup."),
+    ("this store was moved to", "its rows go on there. End this process and start it again; nothing of this transaction was kept."),
     ("is append-only", "recorded rows are never changed or removed. Record a new row instead (a vote: supersede it)."),
-    ("connection refused", "the server does not answer. Start it or correct the database URL, then try again."),
 )
 
 
@@ -39,6 +70,10 @@ def translated(where: str) -> Iterator[None]:
         yield
     except StatementError as cause:  # the driver's errors, and values that it cannot take
         raise StoreError(f"The store {where}: {explain(str(cause.orig))}") from cause
+    except (UnicodeEncodeError, ValueError) as cause:  # of the driver: SQLAlchemy lets these through
+        if not isinstance(cause, UnicodeEncodeError) and "NUL" not in str(cause):
+            raise
+        raise StoreError(f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out of it.") from cause
     except PoolTimeout as cause:
         raise StoreError(f"The store {where}: all connections are in use. Lower the number of threads, then try again.") from cause
     except SQLAlchemyError as cause:

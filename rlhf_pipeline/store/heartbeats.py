@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -87,6 +87,10 @@ class Heartbeats:
     def stale(self, before: datetime) -> list[Heartbeat]:
         """Runs last heard of before a moment, longest silent first."""
         return self._read(self._database.mine(heartbeats), heartbeats.c.at < before)
+
+    def beating_since(self, seconds: float) -> list[Heartbeat]:
+        """Runs heard of within the last `seconds`."""
+        return self._read(self._database.mine(heartbeats), heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds))
 
     def get(self, run_id: str) -> Heartbeat | None:
         return next(iter(self._read(self._of(run_id))), None)

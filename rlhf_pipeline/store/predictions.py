@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
@@ -39,7 +39,7 @@ class Predictions:
         are marked `is_replayed`. Raises UnknownComparison for a comparison that was never published. May be repeated.
         """
         result = ReplayedPredictions()
-        for batch in batches(rows_of(frame, PREDICTIONS), MAX_ROWS):
+        for batch in self._database.courteously(batches(rows_of(frame, PREDICTIONS), MAX_ROWS)):
             result = result.plus(self._replay(batch, data_seq))
         return result
 
@@ -66,6 +66,29 @@ class Predictions:
                 digest = content_hash(written)
                 ledger.append(actor="pipeline", action="predictions.replay", object_id=f"{len(written)} predictions", digest=digest)
         return ReplayedPredictions(n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written))
+
+    def unpredicted(self, day: str, *, data_seq: int) -> list[str]:
+        """Imported comparisons first judged on `day` that no model has predicted, for one that has seen votes up to `data_seq`.
+
+        Flagged ones, votes without a time and comparisons with a vote that the model may have learnt from are left out.
+        """
+        earlier = votes.alias("earlier")
+        too_early = select(literal(1)).where(
+            self._database.mine(earlier),
+            earlier.c.comparison_id == votes.c.comparison_id,
+            or_(earlier.c.seq <= data_seq, and_(earlier.c.day < day, earlier.c.voted_at.is_not(None))),
+        )
+        predicted = select(literal(1)).where(self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id)
+        imported = and_(
+            self._database.mine(comparisons),
+            comparisons.c.comparison_id == votes.c.comparison_id,
+            comparisons.c.source.is_not(None),
+            comparisons.c.flag.is_(None),
+        )
+        judged = and_(self._database.mine(votes), votes.c.day == day, votes.c.voted_at.is_not(None))
+        wanted = select(votes.c.comparison_id).join(comparisons, imported).where(judged, ~too_early.exists(), ~predicted.exists())
+        with self._database.reading() as connection:
+            return sorted(connection.execute(wanted.distinct()).scalars())
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""

@@ -1,12 +1,13 @@
 """Days of imported votes that are to be lived through again, oldest first. Knows the list; what a replay does is the sensors'."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, literal, or_, select
 
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import replays
+from rlhf_pipeline.store.schema import replays, votes
 
 
 class Replays:
@@ -28,12 +29,40 @@ class Replays:
 
     def pending(self) -> list[str]:
         """Days still to be replayed, oldest first."""
-        wanted = select(replays.c.day).where(self._database.mine(replays), replays.c.state == "pending").order_by(replays.c.day)
-        with self._database.reading() as connection:
-            return list(connection.execute(wanted).scalars())
+        return self._days("pending")
 
-    def done(self, day: str) -> None:
-        """The replay of this day is over. Nothing happens to a day that was never asked for."""
+    def finished(self) -> list[str]:
+        """Days that were replayed and not asked for since, oldest first."""
+        return self._days("done")
+
+    def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
+        """Whether the caller may start this step of a pending day; if so, nobody else may start it until `lease` has passed.
+
+        A day has one lease: of steps that follow each other the later one takes it over.
+        """
+        with self._database.writing() as connection:
+            free = or_(replays.c.leased_for.is_(None), replays.c.leased_for != step, replays.c.leased_until <= now)
+            this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
+            taken = replays.update().where(*this, free).values(leased_for=step, leased_until=now + lease)
+            return connection.execute(taken).rowcount == 1
+
+    def done(self, day: str, *, up_to_seq: int | None = None) -> bool:
+        """The replay of this day is over, unless imported votes above `up_to_seq` were cast on it since; whether it is.
+
+        Nothing happens to a day that was never asked for.
+        """
+        limit = up_to_seq if up_to_seq is not None else 2**62
+        newer = select(func.count()).select_from(votes).where(
+            self._database.mine(votes), votes.c.day == day, votes.c.origin == literal("import"), votes.c.voted_at.is_not(None), votes.c.seq > limit
+        )  # fmt: skip
         this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
         with self._database.writing() as connection:
-            connection.execute(replays.update().where(*this).values(state="done", done_at=self._database.clock.now()))
+            if connection.execute(newer).scalar_one():
+                return False
+            connection.execute(replays.update().where(*this).values(state="done", done_at=self._database.clock.now(), leased_for=None))
+        return True
+
+    def _days(self, state: str) -> list[str]:
+        wanted = select(replays.c.day).where(self._database.mine(replays), replays.c.state == state).order_by(replays.c.day)
+        with self._database.reading() as connection:
+            return list(connection.execute(wanted).scalars())

@@ -115,7 +115,7 @@ comparisons = _table(
     _id("gold", nullable=True),
     _id("flag", nullable=True),
     _id("pair_key", nullable=True),
-    _index("ix_comparisons_day", "day", "position"),
+    _index("ix_comparisons_day", "day", "position", "comparison_id"),
     _index("ix_comparisons_pair_key", "pair_key"),
     Index(
         "ix_comparisons_source_pair_id",
@@ -315,6 +315,8 @@ replays = _table(
     _id("state"),
     _time("asked_at"),
     _time("done_at", nullable=True),
+    _id("leased_for", nullable=True),
+    _time("leased_until", nullable=True),
     CheckConstraint("state IN ('pending', 'done')", name="state"),
     key=("day",),
 )

@@ -1,22 +1,24 @@
 """The votes: casting, and what sensors and snapshots read. Knows seq order; knows nothing of preference pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, and_, distinct, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, or_, select, union_all
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.frames import VOTES
+from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
 from rlhf_pipeline.store.audit import acting
-from rlhf_pipeline.store.casting import VOTES_PER_TRANSACTION, cast_votes, check_vote, vote_of
+from rlhf_pipeline.store.casting import REFUSALS, VOTES_PER_TRANSACTION, SealedVote, VoteRow, cast_votes, check_vote, seal, vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 LATEST = 2**62  # above any seq
+DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshots a vote changes
 
 
 class TouchedDay(Record):
@@ -26,6 +28,13 @@ class TouchedDay(Record):
     n_new: int
     max_seq: int
     last_received_at: datetime
+
+
+class CastCount(Record):
+    """Votes that are new, and votes that were recorded before under the same key."""
+
+    n_new: int
+    n_known: int
 
 
 class DayDigest(Record):
@@ -42,16 +51,19 @@ class Votes:
 
     def __init__(self, database: Database):
         self._database = database
+        self._together = GroupCommit[SealedVote, VoteRow](
+            lambda sealed: self._record(sealed)[0], refusals=REFUSALS, most=VOTES_PER_TRANSACTION
+        )
 
     def cast(self, vote: NewVote) -> Vote:
-        """Record one vote with its idempotency record and audit link, in one transaction.
+        """Record one vote with its idempotency record and audit link, in one transaction, shared with those that wait beside it.
 
         The same idempotency key with the same body gives back the stored vote. Raises UnknownComparison; InvalidVote (time
         without zone, strength without a or b, superseding what is not the annotator's own live vote on the comparison);
         IdempotencyConflict (same key, another body). A second vote of an annotator on a comparison that supersedes nothing
         is a repeat pass: kept, and the last pass counts.
         """
-        return self.cast_many([vote])[0]
+        return vote_of(self._together(seal(vote)))
 
     def cast_many(self, new_votes: Sequence[NewVote]) -> list[Vote]:
         """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast them all again.
@@ -61,11 +73,26 @@ class Votes:
         """
         for vote in new_votes:
             check_vote(vote)
-        cast: list[Vote] = []
-        for batch in batches(new_votes, VOTES_PER_TRANSACTION):
-            with acting(self._database) as (connection, ledger):
-                cast.extend(cast_votes(connection, ledger, self._database, batch))
-        return cast
+        return [vote_of(row) for rows, _ in self._cast(new_votes) for row in rows]
+
+    def cast_all(self, new_votes: Iterable[NewVote]) -> CastCount:
+        """`cast_many` for a stream of any length: each vote is checked as it comes, none is kept in memory or given back."""
+        n, n_new = 0, 0
+        for rows, new in self._cast(new_votes):
+            n, n_new = n + len(rows), n_new + new
+        return CastCount(n_new=n_new, n_known=n - n_new)
+
+    def _cast(self, new_votes: Iterable[NewVote]) -> Iterator[tuple[list[VoteRow], int]]:
+        """The votes of each transaction as stored, and how many of them are new."""
+        for batch in self._database.courteously(batches(new_votes, VOTES_PER_TRANSACTION)):
+            yield self._record([seal(vote) for vote in batch])
+
+    def _record(self, sealed: Sequence[SealedVote]) -> tuple[list[VoteRow], int]:
+        """One transaction."""
+        with acting(self._database) as (connection, ledger):
+            before = ledger.vote_seq
+            rows = cast_votes(connection, ledger, self._database, sealed)
+        return rows, ledger.vote_seq - before
 
     def get(self, vote_id: str) -> Vote:
         """Raises StoreError for an unknown id."""
@@ -101,6 +128,24 @@ class Votes:
                 rows += connection.execute(counting.where(votes.c.comparison_id.in_(ids), self._counts(up_to_seq))).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
 
+    def stream(self, *, up_to_seq: int | None = None, batch_rows: int = 5000) -> Iterator[pd.DataFrame]:
+        """VOTES_AS_CAST: every vote ever cast up to a seq (default: now), in seq order, in frames of at most `batch_rows`.
+
+        Superseded ones, earlier passes and skips are in it and say so. Each frame is read in a transaction of its own, so a slow
+        reader holds nobody up; votes never change, so all frames together are the votes as they stood at that seq.
+        """
+        limit = self.max_seq() if up_to_seq is None else up_to_seq
+        every = self._as_cast(limit).order_by(votes.c.seq)
+        after = 0
+        while after < limit:
+            wanted = every.where(votes.c.seq > after, votes.c.seq <= limit).limit(batch_rows)
+            with self._database.reading() as connection:
+                rows = connection.execute(wanted).all()
+            if not rows:
+                return
+            yield frame_of(rows, VOTES_AS_CAST)
+            after = rows[-1].seq
+
     def touched_days(self, after_seq: int = 0) -> list[TouchedDay]:
         """Days whose snapshot changed by votes with a seq above `after_seq`, oldest first.
 
@@ -131,15 +176,93 @@ class Votes:
         if day is None:
             newest = select(heads.c.vote_seq).where(self._database.mine(heads))
         else:
-            touches = or_(votes.c.day == day, votes.c.displaced_day == day)
-            newest = select(func.max(votes.c.seq)).where(self._database.mine(votes), touches)
+            # Two questions: for one with an OR Postgres reads all votes newer than that day.
+            of_day = [select(func.max(votes.c.seq).label("seq")).where(self._database.mine(votes), c == day) for c in DAY_COLUMNS]
+            newest = select(func.max(union_all(*of_day).subquery().c.seq))
         with self._database.reading() as connection:
             return connection.execute(newest).scalar() or 0
+
+    def page(self, *, before_seq: int | None = None, day: str | None = None, limit: int = 50) -> pd.DataFrame:
+        """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is `before_seq` the last row's seq.
+
+        The hundredth page costs what the first one does.
+        """
+        upper = LATEST if before_seq is None else before_seq
+        on_day = () if day is None else (votes.c.day == day,)
+        wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *on_day).order_by(votes.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
+
+    def last_imported_seq(self, day: str) -> int:
+        """The newest seq among the imported votes that were cast on `day`; 0 where there is none. Undated ones count on no day."""
+        newest = select(func.max(votes.c.seq)).where(self._imported_on([day]))
+        with self._database.reading() as connection:
+            return connection.execute(newest).scalar() or 0
+
+    def first_imported_seq(self, days: Sequence[str]) -> int | None:
+        """The oldest seq among the imported votes that were cast on `days`; None where there is none."""
+        first: list[int] = []
+        with self._database.reading() as connection:
+            for batch in batches(sorted(set(days)), MAX_ROWS):
+                oldest = connection.execute(select(func.min(votes.c.seq)).where(self._imported_on(batch))).scalar()
+                first += [] if oldest is None else [oldest]
+        return min(first, default=None)
+
+    def _imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
+        return and_(self._database.mine(votes), votes.c.day.in_(list(days)), votes.c.origin == "import", votes.c.voted_at.is_not(None))
+
+    def repeat_passes(self, days: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
+        """Judgements that an annotator made again on the same comparison, sides unchanged: a row per later pass cast on `days`.
+
+        Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first, choice: the last revision of the first pass and
+        that of the later one, as they stood at `up_to_seq` (default: now), in order of seq.
+        """
+        limit = LATEST if up_to_seq is None else up_to_seq
+        again, first, revised = votes.alias("again"), votes.alias("first"), votes.alias("revised")
+
+        def is_last_revision_of(vote: Any) -> ColumnElement[bool]:
+            about = and_(*(revised.c[name] == vote.c[name] for name in ("comparison_id", "annotator_id", "pass_no")))
+            newer = and_(self._database.mine(revised), about, revised.c.revision_no > vote.c.revision_no, revised.c.seq <= limit)
+            return ~select(literal(1)).select_from(revised).where(newer).exists()
+
+        same = and_(
+            self._database.mine(first),
+            first.c.comparison_id == again.c.comparison_id,
+            first.c.annotator_id == again.c.annotator_id,
+            first.c.pass_no == 1,
+        )
+        of_comparison = and_(self._database.mine(comparisons), comparisons.c.comparison_id == again.c.comparison_id)
+        wanted = (
+            select(
+                comparisons.c.prompt_id,
+                again.c.comparison_id,
+                again.c.annotator_id,
+                again.c.pass_no,
+                first.c.choice.label("choice_first"),
+                again.c.choice,
+            )
+            .select_from(again)
+            .join(first, same)
+            .join(comparisons, of_comparison)
+            .where(
+                self._database.mine(again),
+                again.c.pass_no > 1,
+                again.c.day.in_(sorted(set(days))),
+                again.c.seq <= limit,
+                is_last_revision_of(again),
+                is_last_revision_of(first),
+            )
+            .order_by(again.c.seq)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).all()
+        columns = ["prompt_id", "comparison_id", "annotator_id", "pass_no", "choice_first", "choice"]
+        return pd.DataFrame.from_records([tuple(row) for row in rows], columns=columns)
 
     def count(self) -> int:
         """All votes ever cast, superseded ones included."""
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(votes).where(self._database.mine(votes))).scalar_one()
+            return connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0  # gapless: their number
 
     def annotator_kinds(self) -> set[AnnotatorKind]:
         """Whose votes there are, superseded ones included."""
@@ -147,17 +270,26 @@ class Votes:
             kinds = connection.execute(select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()).scalars()
             return {AnnotatorKind(kind) for kind in kinds}
 
-    def n_voted_comparisons(self, after_seq: int = 0, *, up_to_seq: int | None = None, choices: Sequence[Choice] | None = None) -> int:
+    def n_voted_comparisons(
+        self, after_seq: int = 0, *, up_to_seq: int | None = None, choices: Sequence[Choice] | None = None, split: str | None = None
+    ) -> int:
         """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq` and not above `up_to_seq`.
 
-        With `choices`, votes of these only.
+        With `choices`, votes of these only; with `split`, only comparisons that were imported as of that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
-        trains = comparisons.c.repeat_of.is_(None) & comparisons.c.flag.is_(None)
-        conditions = [self._database.mine(votes), votes.c.seq > after_seq, votes.c.seq <= limit, trains]
+        mine = [self._database.mine(comparisons), comparisons.c.repeat_of.is_(None), comparisons.c.flag.is_(None)]
+        if split is not None:
+            mine.append(comparisons.c.split == split)
+        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.seq > after_seq, votes.c.seq <= limit)
         if choices is not None:
-            conditions.append(votes.c.choice.in_([choice.value for choice in choices]))
-        counted = select(func.count(distinct(votes.c.comparison_id))).join(comparisons, _same_comparison()).where(*conditions)
+            voted = voted.where(votes.c.choice.in_([choice.value for choice in choices]))
+        # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth of the work at five votes each.
+        newest = self.max_seq()
+        has_vote: ColumnElement[bool] = comparisons.c.comparison_id.in_(voted)
+        if min(limit, newest) - after_seq > newest / 4:
+            has_vote = voted.where(votes.c.comparison_id == comparisons.c.comparison_id).exists()
+        counted = select(func.count()).select_from(comparisons).where(*mine, has_vote)
         with self._database.reading() as connection:
             return connection.execute(counted).scalar_one()
 
@@ -168,6 +300,24 @@ class Votes:
         with self._database.reading() as connection:
             counting = list(connection.execute(ids).scalars())
         return DayDigest(day=date.fromisoformat(day), up_to_seq=up_to, n=len(counting), sha256=content_hash(counting))
+
+    def _as_cast(self, limit: int) -> Select[Any]:
+        """VOTES_AS_CAST as they stood when `limit` was the newest seq."""
+        superseding = votes.alias("superseding")
+        is_superseded = (
+            select(literal(1))
+            .select_from(superseding)
+            .where(
+                self._database.mine(superseding),
+                superseding.c.supersedes == votes.c.vote_id,
+                superseding.c.seq > votes.c.seq,  # always so; said, because Postgres would else read all votes for a page of fifty
+                superseding.c.seq <= limit,
+            )
+            .exists()
+        )
+        computed = {"is_superseded": is_superseded, "is_counting": self._counts(limit), "source_pair_id": comparisons.c.source_pair_id}
+        columns = [computed[name].label(name) if name in computed else votes.c[name] for name in VOTES_AS_CAST.columns]
+        return select(*columns).join(comparisons, _same_comparison()).where(self._database.mine(votes))
 
     def _counts(self, up_to_seq: int | None) -> ColumnElement[bool]:
         """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to the seq."""

@@ -1,6 +1,7 @@
 """From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
 
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.latest import latest_pairs
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
@@ -16,6 +17,8 @@ __all__ = [
     "PairParams",
     "agreement",
     "count_pairs",
+    "gold_ceiling",
+    "gold_pairs",
     "interval_of_mean",
     "latest_pairs",
     "noise_ceiling",

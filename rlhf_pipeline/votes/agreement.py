@@ -28,12 +28,18 @@ class Agreement(Record):
     n_overlapping: int = Field(description="comparisons that two or more annotators judged")
     share_of_ties: float | None = Field(description="tie and both_bad among the votes that judged; None without any")
     raw_agreement: Interval | None = Field(description="two annotators, one comparison: same choice; ties count as a choice")
-    self_consistency: Interval | None = Field(description="one annotator, a comparison and its swapped repeat: same judgement")
+    self_consistency: Interval | None = Field(
+        description="one annotator, the same two completions again (a swapped repeat, or a later pass): same judgement"
+    )
     noise_ceiling: Interval | None = Field(description="one vote against the majority of the others, ties left out")
 
 
-def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agreement:
-    """All measures of agreement of a VOTES frame; skips judge nothing and are left out."""
+def agreement(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Agreement:
+    """All measures of agreement of a VOTES frame; skips judge nothing and are left out.
+
+    A VOTES frame holds of several passes over one comparison only the last: `passes`, with columns prompt_id, choice_first
+    and choice as `store.votes.repeat_passes` gives them, adds what the annotators said before to `self_consistency`.
+    """
     params = params or AgreementParams()
     judged = _judged(votes)
     first = judged[judged["repeat_of"].isna()]
@@ -45,7 +51,7 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
         n_overlapping=int((first.groupby("comparison_id")["annotator_id"].nunique() >= 2).sum()),
         share_of_ties=n_ties / len(judged) if len(judged) else None,
         raw_agreement=_raw_agreement(first, params),
-        self_consistency=_self_consistency(judged, params),
+        self_consistency=_self_consistency(judged, passes, params),
         noise_ceiling=noise_ceiling(votes, params),
     )
 
@@ -91,13 +97,24 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
     return counts * (counts - 1) / 2
 
 
-def _self_consistency(judged: pd.DataFrame, params: BootstrapParams) -> Interval | None:
+def _self_consistency(judged: pd.DataFrame, passes: pd.DataFrame | None, params: BootstrapParams) -> Interval | None:
+    again = pd.concat([_on_repeats(judged), *([_of_passes(passes)] if passes is not None else [])], ignore_index=True)
+    if again.empty:
+        return None
+    return interval_of_mean(again["same"].to_numpy(dtype=bool), groups=again["prompt_id"].to_numpy(), params=params)
+
+
+def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:
+    """prompt_id and whether it is the same judgement, of every repeat whose annotator also judged the original."""
     repeats = judged[judged["repeat_of"].notna()]
     originals = judged[["comparison_id", "annotator_id", "choice"]].rename(columns={"comparison_id": "repeat_of"})
     both = repeats.merge(originals, on=["repeat_of", "annotator_id"], suffixes=("", "_first"))
-    if both.empty:
-        return None
     # A repeat shows the same completions with sides swapped: choosing a again is a contradiction.
     unswapped = both["choice"].map(lambda choice: SWAPPED.get(choice, choice))
-    same = unswapped == both["choice_first"]
-    return interval_of_mean(same.to_numpy(), groups=both["prompt_id"].to_numpy(), params=params)
+    return pd.DataFrame({"prompt_id": both["prompt_id"], "same": unswapped == both["choice_first"]})
+
+
+def _of_passes(passes: pd.DataFrame) -> pd.DataFrame:
+    """The same of every later pass; its sides are those of the first."""
+    both = passes[(passes["choice"] != Choice.SKIP) & (passes["choice_first"] != Choice.SKIP)]
+    return pd.DataFrame({"prompt_id": both["prompt_id"], "same": both["choice"] == both["choice_first"]})

@@ -13,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pydantic import SecretStr
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
@@ -86,10 +87,10 @@ class Project:
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a process that works on this project."""
-        own = {
-            f"{ENV_PREFIX}{name}".upper(): str(getattr(self.settings, name)) for name in self.settings.model_fields_set if name != "api_key"
-        }
-        return os.environ | own | {"DAGSTER_HOME": str(self.settings.home / "dagster"), "PYTHONPATH": str(ROOT)}
+        given = {name: getattr(self.settings, name) for name in self.settings.model_fields_set if name != "api_key"}
+        plain = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in given.items()}
+        own = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in plain.items()}
+        return os.environ | own | self.settings.dagster_environ | {"PYTHONPATH": str(ROOT)}
 
     def day(self, index: int) -> str:
         """Day `index` of the project, the first is 0."""

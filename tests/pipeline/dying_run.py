@@ -40,7 +40,7 @@ def while_working(stage: str, after: int) -> Callable[[Settings], dict[str, Any]
 
 
 def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
-    """In the transaction of vote number `after`."""
+    """In transaction number `after`: the store asks for the time once in each."""
 
     class Clock:
         n = 0
@@ -78,7 +78,7 @@ def while_registering(settings: Settings) -> dict[str, Any]:
 
 MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "completing": while_working("completions", after=40),
-    "casting": while_casting(after=250),
+    "casting": while_casting(after=2),
     "writing reflections": while_writing("reflection_log"),
     "writing the drift report": while_writing("drift_report"),
     "registering": while_registering,

@@ -71,7 +71,7 @@ def test_killed_while_completing_the_day_is_the_same_after_a_rerun(unbroken: Any
 
 def test_killed_while_casting_no_vote_is_lost_or_doubled(unbroken: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(unbroken), unbroken.day(4)
-    project.run("collection", day, config=config(COLLECTION | {"prompts": {"n": 24}}))
+    project.run("collection", day, config=config(COLLECTION | {"prompts": {"n": 36}}))
     n, n_comparisons = project.store.votes.count(), len(project.files.read_frame("comparisons", day))
     kill(project, "casting", "simulated_voting", stages={"cast_simulated_votes": {"day": day}})
     n_kept = project.store.votes.count() - n

@@ -1,7 +1,11 @@
-"""Frames and records survive a round trip, a full disk, a kill and a deleted file."""
+"""Frames and records survive a round trip, a full disk, a kill and a deleted file: in a folder, in memory and in an object store."""
 
 import errno
 import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -11,15 +15,32 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import RETRAINING_SET
 from rlhf_pipeline.records import ModelVersion
+from tests.s3 import S3, local_s3
 
 ROW = {
     "comparison_id": "c1", "prompt_id": "p1", "prompt": "Why?", "chosen": "Because.", "rejected": "No.", "margin": 0.5, "weight": 1.0,
     "information": 0.3, "reason": "uncertain", "split": "train", "day": "2026-01-01",
 }  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with local_s3() as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Artefacts:
+    """Artefacts in a new place of each kind."""
+    if request.param == "folder":
+        return Artefacts(tmp_path)
+    name = f"frames-{uuid.uuid4().hex}"
+    return Artefacts(request.getfixturevalue("s3").url(name) if request.param == "s3" else f"memory://{name}")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Artefacts:
+def folder(tmp_path: Path) -> Artefacts:
     return Artefacts(tmp_path)
 
 
@@ -29,16 +50,27 @@ def test_a_frame_comes_back_equal_and_typed(files: Artefacts) -> None:
     back = files.read_frame("retraining_set", "2026-01-01")
     assert back.to_dict("records") == [ROW]
     assert {c: str(t) for c, t in back.dtypes.items()} == {c: column.dtype for c, column in RETRAINING_SET.columns.items()}
+    files.write_frame("retraining_set", frame.assign(margin=0.9), "2026-01-01")
+    assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.9]
 
 
-def test_the_memory_file_system_works_like_a_folder() -> None:
-    files = Artefacts("memory://rlhf-test")
-    files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
-    assert files.days("retraining_set") == ["2026-01-01"]
-    assert len(files.read_days("retraining_set", ["2026-01-01", "2026-01-02"])) == 1
+def test_a_stage_without_days_is_one_file(files: Artefacts) -> None:
+    files.write_frame("retraining_set", pd.DataFrame([ROW]))
+    assert files.read_frame("retraining_set").to_dict("records") == [ROW]
+    assert files.days("retraining_set") == []
+
+
+def test_a_range_is_read_as_one_frame_in_the_order_of_days(files: Artefacts) -> None:
+    days = [f"2026-01-{n:02}" for n in range(1, 31)]
+    for day in reversed(days):
+        files.write_frame("retraining_set", pd.DataFrame([ROW | {"day": day, "comparison_id": f"{day}-{n}"} for n in (1, 2)]), day)
+    assert files.days("retraining_set") == days
+    back = files.read_days("retraining_set", days[3:-1])
+    assert back["comparison_id"].tolist() == [f"{day}-{n}" for day in days[3:-1] for n in (1, 2)]
 
 
 def test_days_never_made_are_empty_and_lost_days_are_named(files: Artefacts) -> None:
+    assert files.days("retraining_set") == []
     files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
     days = ["2026-01-01", "2026-01-02"]
     assert len(files.read_days("retraining_set", days)) == 1
@@ -59,24 +91,16 @@ def test_a_frame_that_breaks_its_schema_replaces_nothing(files: Artefacts) -> No
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
 
 
-def test_a_full_disk_leaves_the_last_good_file(files: Artefacts, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
-
-    def full(fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ArtefactError, match=r"No space left.*Free some space"):
-        files.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": 0.9}]), "2026-01-01")
-    monkeypatch.undo()
-    assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
-    assert list((files.base / "retraining_set").iterdir()) == [files.path("retraining_set", "2026-01-01")]
+def test_a_write_leaves_nothing_but_the_file(files: Artefacts) -> None:
+    for _ in range(2):
+        files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
+    assert [path.name for path in (files.base / "retraining_set").iterdir()] == ["2026-01-01.parquet"]
 
 
 def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
     for day in ("2026-01-01", "2026-01-02"):
         files.write_frame("retraining_set", pd.DataFrame([ROW | {"day": day}]), day)
-    broken = Path(files.path("retraining_set", "2026-01-02").path)
+    broken = files.path("retraining_set", "2026-01-02")
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(ArtefactError, match=r"2026-01-02\.parquet"):
         files.read_days("retraining_set", ["2026-01-01", "2026-01-02"])
@@ -84,8 +108,39 @@ def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
 
 def test_a_record_comes_back_and_a_broken_one_is_named(files: Artefacts) -> None:
     version = ModelVersion(name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab")
+    with pytest.raises(MissingPartition, match="Materialise candidate_model first"):
+        files.read_record("candidate_model", ModelVersion)
     files.write_record("candidate_model", version)
     assert files.read_record("candidate_model", ModelVersion) == version
-    Path(files.path("candidate_model").path).write_text("{")
+    files.path("candidate_model").write_text("{")
     with pytest.raises(ArtefactError, match="Materialise candidate_model again"):
         files.read_record("candidate_model", ModelVersion)
+
+
+def test_a_full_disk_leaves_the_last_good_file(folder: Artefacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArtefactError, match=r"No space left.*Free some space"):
+        folder.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": 0.9}]), "2026-01-01")
+    monkeypatch.undo()
+    assert folder.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
+    assert list((folder.base / "retraining_set").iterdir()) == [folder.path("retraining_set", "2026-01-01")]
+
+
+def test_a_file_that_another_process_has_just_written_is_seen(s3: S3) -> None:
+    files = Artefacts(s3.url("shared"))
+    assert files.days("retraining_set") == []
+    for day in ("2026-01-01", "2026-01-02"):
+        # Listed right before: a listing that were kept would hide the new file.
+        script = f"""
+import pandas as pd
+from rlhf_pipeline.artefacts import Artefacts
+Artefacts({s3.url("shared")!r}).write_frame("retraining_set", pd.DataFrame([{ROW | {"day": day}!r}]), {day!r})
+"""
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+        assert files.days("retraining_set")[-1] == day
+        assert files.read_frame("retraining_set", day)["day"].tolist() == [day]

@@ -1,10 +1,11 @@
 import os
 import subprocess
 import sys
+from datetime import date
 
 import pytest
 
-from rlhf_pipeline.config import TELEMETRY_OFF, Settings, silence_telemetry
+from rlhf_pipeline.config import TELEMETRY_OFF, HomeFacts, Settings, silence_telemetry
 from rlhf_pipeline.errors import ConfigurationError
 
 
@@ -78,6 +79,46 @@ def test_own_addresses_win_over_the_home(tmp_path):
     assert (settings.store_url, settings.tracking_uri, settings.frames) == tuple(urls.values())
 
 
+def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
+    settings = Settings.read(
+        {"RLHF_SERVER_URL": "postgresql://ann:p%40s@db:5433?sslmode=require", "RLHF_DATABASE_PREFIX": "team"}, tmp_path
+    )
+    server, options = "postgresql+psycopg2://ann:p%40s@db:5433", "?sslmode=require"
+    assert settings.store_url == f"{server}/team_store{options}"
+    assert settings.tracking_uri == f"{server}/team_mlflow{options}"
+    assert settings.dagster_environ == {
+        "DAGSTER_HOME": f"{tmp_path}/var/dagster",
+        "RLHF_DAGSTER_URL": f"{server}/team_dagster{options}",
+    }
+    assert "p%40s" not in repr(settings) + settings.model_dump_json()
+
+
+def test_an_own_address_wins_over_the_server(tmp_path):
+    given = {"RLHF_SERVER_URL": "postgres://h", "RLHF_DATABASE_URL": "sqlite:///x.db", "RLHF_DAGSTER_URL": "postgresql+psycopg2://o/d"}
+    settings = Settings.read(given, tmp_path)
+    assert settings.store_url == "sqlite:///x.db"
+    assert settings.tracking_uri == "postgresql+psycopg2://h/rlhf_mlflow"
+    assert settings.dagster_storage == "postgresql+psycopg2://o/d"
+
+
+def test_without_a_server_dagster_keeps_its_own_files(tmp_path):
+    assert Settings.read({}, tmp_path).dagster_environ == {"DAGSTER_HOME": f"{tmp_path}/var/dagster"}
+
+
+@pytest.mark.parametrize("url", ["mysql://hush@h", "postgresql+asyncpg://hush@h", "postgresql:", "hush", "postgresql://"])
+def test_a_server_that_is_no_postgres_is_refused_without_showing_it(tmp_path, url):
+    with pytest.raises(ConfigurationError, match=r"server_url: .*write postgresql://") as refusal:
+        Settings.read({"RLHF_SERVER_URL": url}, tmp_path)
+    assert "hush" not in str(refusal.value)
+
+
+def test_a_home_on_a_server_says_so_to_every_later_command(tmp_path):
+    HomeFacts(organization="default", project="demo", server_url="postgresql://ann:hush@db", database_prefix="team").write(tmp_path / "var")
+    assert Settings.read({}, tmp_path).store_url == "postgresql+psycopg2://ann:hush@db/team_store"
+    assert Settings.read({"RLHF_SERVER_URL": "postgresql://bob@db"}, tmp_path).store_url == "postgresql+psycopg2://bob@db/team_store"
+    assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
+
+
 def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
     for key in TELEMETRY_OFF:
         monkeypatch.delenv(key, raising=False)
@@ -89,3 +130,36 @@ def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
 def test_settings_cost_no_heavy_import():
     script = "import sys, rlhf_pipeline.config; print(sorted({'torch', 'pandas', 'dagster', 'mlflow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_home_knows_its_project_and_its_first_day(tmp_path):
+    HomeFacts(organization="default", project="real", start_day=date(2016, 1, 31)).write(tmp_path / "var")
+    settings = Settings.read({}, tmp_path)
+    assert (settings.project, settings.start_day) == ("real", date(2016, 1, 31))
+    assert Settings.read({"RLHF_START_DAY": "2016-02-01"}, tmp_path).start_day == date(2016, 2, 1)
+
+
+def test_another_projects_home_is_refused(tmp_path):
+    HomeFacts(organization="default", project="real").write(tmp_path / "var")
+    with pytest.raises(ConfigurationError, match=r"holds project 'real', not 'demo'.*RLHF_HOME"):
+        Settings.read({"RLHF_PROJECT": "demo"}, tmp_path)
+
+
+def test_a_later_start_in_the_facts_moves_nothing(tmp_path):
+    HomeFacts(organization="default", project="demo", start_day=date(2030, 1, 1)).write(tmp_path / "var")
+    assert Settings.read({}, tmp_path).start_day == Settings.model_fields["start_day"].default
+
+
+def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
+    HomeFacts(organization="default", project="demo", server_url="postgresql://me:secret@host").write(tmp_path / "var")
+    assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
+    found = Settings.read({}, tmp_path)
+    assert found.server_url.get_secret_value() == "postgresql://me:secret@host"
+    assert "secret" not in repr(found)
+
+
+def test_broken_facts_are_named(tmp_path):
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "project.json").write_text("{half")
+    with pytest.raises(ConfigurationError, match=r"project.json cannot be read"):
+        Settings.read({}, tmp_path)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rlhf_pipeline.errors import ArtefactError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_whole, writing_whole
 
 
 def names(folder):
@@ -68,3 +68,41 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path):
     reader.join(10)
     assert read == [b"one"]
     assert pipe.is_fifo()
+
+
+def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
+    path = tmp_path / "deep" / "log.txt"
+    write_whole(path, b"one")
+    with writing_whole(path) as file:
+        file.write(b"tw")
+        assert path.read_bytes() == b"one"
+        file.write(b"o")
+    assert path.read_bytes() == b"two"
+    assert names(path.parent) == ["log.txt"]
+
+
+def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path):
+    path = tmp_path / "log.txt"
+    write_whole(path, b"one")
+
+    def half_a_file():
+        with writing_whole(path) as file:
+            file.write(b"tw")
+            raise KeyError("no more rows")
+
+    with pytest.raises(KeyError, match="no more rows"):
+        half_a_file()
+    assert path.read_bytes() == b"one"
+    assert names(tmp_path) == ["log.txt"]
+
+
+def test_a_folder_is_refused_before_anything_is_made_for_it(tmp_path):
+    made = []
+
+    def written():
+        with writing_whole(tmp_path) as file:
+            made.append(file)
+
+    with pytest.raises(ArtefactError, match="Name a file, not a folder"):
+        written()
+    assert made == []

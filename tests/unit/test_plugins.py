@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.completions import BACKENDS
+from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
@@ -86,6 +87,7 @@ FOLDERS = {
     "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
     "rlhf_pipeline.reward_model": (REWARD_MODELS, "standardised"),
     "rlhf_pipeline.retraining.strategies": (STRATEGIES, "train"),
+    "rlhf_pipeline.datasets.formats": (FORMATS, "read"),
 }
 
 

@@ -3,15 +3,19 @@
 import multiprocessing
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CHAMPION, PREVIOUS, Registry, Run, code_commit
+from tests.s3 import local_s3
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +234,22 @@ def test_remote_files_are_downloaded_once_and_verified(registry: Registry, tmp_p
     assert folder_hash(registry.folder(model, tmp_path / "cache")) == model.content_hash
 
 
+def test_an_experiment_made_in_an_object_store_keeps_its_files_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    with local_s3() as s3:
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", s3.endpoint)
+        (tmp_path / "mlflow").mkdir()
+        registry = open_registry(tmp_path, "demo")
+        MlflowClient(registry.tracking_uri).create_experiment("demo", artifact_location=s3.url("mlflow"))
+        model = register(registry, model_folder(tmp_path))
+        folder = registry.folder(model, tmp_path / "cache")
+        assert folder == tmp_path / "cache" / model.content_hash
+        assert (folder / "model.safetensors").read_text() == "weights"
+        assert registry.promote("policy", 1).version == 1
+    assert not (tmp_path / "artifacts").exists()
+
+
 def test_neither_global_state_nor_the_working_directory_is_touched(
     home: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,21 +276,114 @@ def test_threads_write_side_by_side(registry: Registry, tmp_path: Path) -> None:
     assert [m.version for m in registry.history("policy")] == [1, 2, 3, 4, 5, 6]
 
 
-def _register_three(home: Path, i: int) -> None:
+def _train(home: Path, i: int) -> None:
+    """What a retraining does in MLflow: a curve as it grows, its own model, one that another run also came to, an alias."""
     registry = open_registry(home, "demo")
-    for n in (0, 1):
-        register(registry, model_folder(home / str(i), f"{i}-{n}"))
-    register(registry, model_folder(home / str(i), "shared"))
+    with registry.run(f"candidate {i}", run_key=f"candidate {i}") as run:
+        run.log_params({"seed": i})
+        for step in range(20):
+            run.log_metrics({"loss": 1 / (step + 1)}, step=step)
+            if step % 5 == 4:
+                run.flush()
+        own = registry.register("policy", model_folder(home / str(i), str(i)), run=run, data_hash="d")
+        registry.register("policy", model_folder(home / str(i), "shared"), run=run, data_hash="d")
+    registry.set_alias("policy", f"from_{i}", own.version)
 
 
 @pytest.mark.slow
-def test_four_processes_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
-    processes = [multiprocessing.get_context("spawn").Process(target=_register_three, args=(tmp_path, i)) for i in range(4)]
+def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
+    processes = [multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i)) for i in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    versions = open_registry(tmp_path, "demo").history("policy")
-    assert [m.version for m in versions] == list(range(1, 10)), "8 of their own, 1 in common"
-    assert len({m.content_hash for m in versions}) == 9
+    registry = open_registry(tmp_path, "demo")
+    versions = registry.history("policy")
+    assert [m.version for m in versions] == [1, 2, 3, 4, 5], "4 of their own, 1 in common"
+    assert len({m.content_hash for m in versions}) == 5
+    runs = registry.runs(10)
+    assert sorted((run.name, run.status) for run in runs) == [(f"candidate {i}", "FINISHED") for i in range(4)]
+    for run in runs:
+        assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 20
+    named = {alias: model.version for model in registry.list_models() for alias in model.aliases}
+    assert sorted(named) == [f"from_{i}" for i in range(4)]
+    for alias, version in named.items():
+        folder = registry.folder(next(m for m in versions if m.version == version), tmp_path / "cache")
+        assert (folder / "model.safetensors").read_text() == alias.removeprefix("from_")
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[Callable[[], None]]:
+    """Another process holds MLflow's database until it is told to let go."""
+    command = [sys.executable, "-c", HOLDER, str(home / "mlflow" / "mlflow.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder.stdin.close
+        holder.stdin.close()
+
+
+def test_a_database_locked_for_a_while_is_waited_for(home: Path, registry: Registry, tmp_path: Path) -> None:
+    registry.initialise()
+    with locked(home) as let_go:
+        threading.Timer(3, let_go).start()
+        made = register(registry, model_folder(tmp_path))
+    assert registry.history("policy") == [made]
+    assert [run.status for run in registry.runs(5)] == ["FINISHED"]
+
+
+def test_a_database_that_stays_locked_is_named_and_the_retry_completes(home: Path, registry: Registry, tmp_path: Path) -> None:
+    registry.initialise()
+    folder = model_folder(tmp_path)
+    hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.5)
+    said = rf"{home / 'mlflow' / 'mlflow.db'} has been locked by another process for 0.5 s\. End what holds it.*run again"
+
+    def train() -> None:
+        with hasty.run("train", run_key="k") as run, locked(home):
+            run.log_metrics({"loss": 0.5})
+            hasty.register("policy", folder, run=run)
+
+    with pytest.raises(StoreError, match=said):
+        train()
+    assert registry.history("policy") == []
+    assert registry.list_models() == []
+    with locked(home), pytest.raises(StoreError, match=said):
+        hasty.run("train", run_key="k").__enter__()
+    made = register(hasty, folder, run_key="k")
+    assert hasty.history("policy") == [made]
+    assert hasty.promote("policy", made.version).version == 1
+    with locked(home), pytest.raises(StoreError, match=said):
+        hasty.set_alias("policy", "candidate", made.version)
+    assert [model.aliases for model in hasty.list_models()] == [("champion",)]
+    assert [(run.status, run.metrics) for run in registry.runs(5)] == [("FINISHED", {"loss": 0.5})]
+
+
+def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(home: Path, registry: Registry) -> None:
+    registry.initialise()
+    hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.2)
+
+    def train() -> None:
+        with ExitStack() as stack, hasty.run("train"):
+            stack.enter_context(locked(home))
+            raise RuntimeError("diverged")
+
+    with pytest.raises(RuntimeError, match="diverged") as caught:
+        train()
+    assert "locked by another process" in caught.value.__notes__[0]
+
+
+def test_a_new_home_whose_database_is_locked_is_named(tmp_path: Path) -> None:
+    open_registry(tmp_path, "demo").initialise()
+    with locked(tmp_path), pytest.raises(StoreError, match="locked by another process"):
+        Registry(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}", tmp_path / "artifacts", "other", patience_s=0.2).initialise()

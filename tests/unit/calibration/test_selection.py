@@ -5,7 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import CalibrationParams, calibrate, calibration_log, calibrator_from_json, reliability_diagram
+from rlhf_pipeline.calibration import (
+    CalibrationParams,
+    calibrate,
+    calibration_log,
+    calibrator_from_json,
+    fit_calibrator,
+    reliability_diagram,
+)
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
@@ -160,3 +167,44 @@ def test_the_log_reads_back_unchanged_oldest_first():
 
 def test_the_reliability_diagram_is_a_png():
     assert reliability_diagram(run(make_pairs(), 3.0)[1]).startswith(b"\x89PNG")
+
+
+def test_the_calibrator_can_be_chosen_before_there_is_a_test_split_to_open():
+    pairs = make_pairs()
+    chosen, losses = fit_calibrator(pairs[pairs["split"] == "calib"], SharpenedModel(3.0))
+    calibrator, report = run(pairs, 3.0)
+    assert chosen.to_json() == calibrator.to_json()
+    assert losses == report.candidates
+    with pytest.raises(NotEnoughData, match="calib split"):
+        fit_calibrator(pairs[pairs["split"] == "train"], SharpenedModel(3.0))
+
+
+def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed():
+    pairs = make_pairs(400)
+    thin = pairs[(pairs["split"] != "calib") | (pairs.groupby("split").cumcount() < 5)]
+    with pytest.raises(NotEnoughData, match="5 preference pairs in the calib split"):
+        calibrate(thin, SharpenedModel(3.0), reward_model_label="rm@1", data_hash="d")
+    calibrator, report = calibrate(
+        thin, SharpenedModel(3.0), CalibrationParams(allow_uncalibrated=True), reward_model_label="rm@1", data_hash="d"
+    )
+    assert (report.method, report.candidates, report.n_fit) == ("none", {}, 5)
+    assert report.calibrated == report.raw
+    assert calibrator.to_json() == {"method": "none"}
+
+
+def test_with_enough_pairs_the_same_allowance_changes_nothing():
+    made = [
+        calibrate(make_pairs(600), SharpenedModel(3.0), CalibrationParams(allow_uncalibrated=allowed), reward_model_label="rm@1", data_hash="d",
+                  fitted_at=MOMENT)[1]
+        for allowed in (False, True)
+    ]  # fmt: skip
+    assert made[0].model_copy(update={"params": {}}) == made[1].model_copy(update={"params": {}})
+
+
+def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
+    pairs = make_pairs(400)
+    with pytest.raises(NotEnoughData, match="0 in the test split"):
+        calibrate(
+            pairs[pairs["split"] != "test"], SharpenedModel(1.0), CalibrationParams(allow_uncalibrated=True), reward_model_label="rm@1",
+            data_hash="d",
+        )  # fmt: skip

@@ -6,8 +6,10 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.plots import _day_labels, _draw_days, drift_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
@@ -47,3 +49,25 @@ def test_a_timeline_of_one_vote_can_be_drawn():
 def test_there_is_no_timeline_without_votes():
     with pytest.raises(NotEnoughData, match="No judged votes"):
         drift_timeline(errors_frame().iloc[:0])
+
+
+def test_days_that_are_missing_are_said_and_years_are_named_where_they_change():
+    days = ["2016-02-06", "2016-02-07", "2016-02-11", "2023-05-18"]
+    errors = pd.DataFrame({"seq": range(1, 401), "day": [days[i // 100] for i in range(400)], "error": [i % 2 for i in range(400)]})
+    axes = drawn(errors)
+    assert [text.get_text() for text in axes.texts] == ["3 days without", "2652 days without"]
+    assert _day_labels(days) == ["02-06\n2016", "02-07", "02-11", "05-18\n2023"]
+    assert _day_labels(days[:3]) == ["02-06", "02-07", "02-11"]
+    assert len(axes.lines) == 3  # where a new day begins
+
+
+def test_a_late_vote_does_not_move_its_day():
+    errors = pd.DataFrame({"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0})
+    errors.loc[199, "day"] = "2026-01-01"
+    assert drawn(errors).lines[0].get_xdata()[0] == pytest.approx(100.5, abs=1.5)
+
+
+def drawn(errors: pd.DataFrame) -> Axes:
+    axes = Figure().subplots()
+    _draw_days(axes, errors)
+    return axes

@@ -79,6 +79,13 @@ def test_detectors_on_both_sides_of_midnight_confirm_each_other():
     assert overall_verdict(report(events=[event("ddm", 100, "2026-01-04"), event("adwin", 950)])) == Verdict.WARNING
 
 
+def test_detectors_that_confirm_each_other_in_the_morning_of_a_long_day_make_it_drift() -> None:
+    near = [event("ddm", 1000), event("adwin", 1200)]
+    assert overall_verdict(report(window(2), events=near, last_seq=9000)) == Verdict.DRIFT
+    far = [event("ddm", 1000), event("adwin", 3000)]
+    assert overall_verdict(report(window(2), events=far, last_seq=9000)) == Verdict.WARNING
+
+
 def test_events_of_later_days_and_other_models_do_not_count():
     made = report(events=[event("ddm", 900, "2026-01-06"), event("adwin", 950, "2026-01-06"), event("ddm", 901, model="x@2")])
     assert overall_verdict(made) == Verdict.STABLE

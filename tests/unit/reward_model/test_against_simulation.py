@@ -11,7 +11,7 @@ from rlhf_pipeline.policy.corpus import style_sentences
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import content_id
 from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModelParams, fit_reward_model
-from rlhf_pipeline.simulation import SOURCED_TASTE, WARM_TASTE, AnnotatorPool, cast_votes, side_utilities
+from rlhf_pipeline.simulation import SOURCED_TASTE, WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling
 from rlhf_pipeline.votes import preference_pairs, split_of
 
 DAY = "2026-01-01"
@@ -42,9 +42,11 @@ def make_comparisons(n_prompts: int) -> tuple[pd.DataFrame, dict[str, str | None
     return check_frame(pd.DataFrame(rows), COMPARISONS), references
 
 
-def vote_frame(comparisons: pd.DataFrame, references: dict[str, str | None], taste) -> pd.DataFrame:
+def vote_frame(
+    comparisons: pd.DataFrame, references: dict[str, str | None], taste, pool: AnnotatorPool | None = None, n: int = 3
+) -> pd.DataFrame:
     prompt_of = dict(zip(comparisons["comparison_id"], comparisons["prompt_id"], strict=True))
-    cast = cast_votes(comparisons, references, taste, AnnotatorPool(), day=DAY, votes_per_comparison=3, start=START)
+    cast = cast_votes(comparisons, references, taste, pool or AnnotatorPool(), day=DAY, votes_per_comparison=n, start=START)
     rows = [
         vote.model_dump(include={"comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"})
         | {"day": DAY, "seq": i + 1, "vote_id": f"v{i}", "prompt_id": prompt_of[vote.comparison_id], "repeat_of": None}
@@ -84,3 +86,14 @@ def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(
         )
         test = fitted.report.test
         assert test.accuracy.low > test.majority_side.value
+
+
+@pytest.mark.slow
+def test_where_nobody_predicts_more_than_90_percent_of_votes_it_predicts_more_than_80(tmp_path):
+    comparisons, references = make_comparisons(900)
+    pool = AnnotatorPool(noise=0.38, fatigue=0.0)
+    utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)
+    assert true_ceiling(utility_a - utility_b, pool, votes_per_comparison=1).one_vote == pytest.approx(0.90, abs=0.01)
+    pairs = preference_pairs(vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons)
+    test = fit_reward_model(pairs, RewardModelParams(), encoder=Encoder(cache=EmbeddingCache(tmp_path))).report.test
+    assert test.vote_accuracy.value > 0.80

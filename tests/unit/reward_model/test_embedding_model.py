@@ -294,3 +294,37 @@ def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
     one_side = make_pairs(300)
     one_side = one_side[one_side["chosen_side"] == "a"]
     assert fit_reward_model(one_side, encoder=WordEncoder()).report.test.majority_side.value == 1.0
+
+
+def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():
+    both, first, second = (
+        EmbeddingRewardModel(EmbeddingParams(context_penalty_grid=grid), WordEncoder()).fit(make_pairs())
+        for grid in ([3.0, 0.3], [3.0], [0.3])
+    )
+    best = min((first, second), key=lambda model: min(model.held_out_loss_.values()))
+    assert both.context_penalty_ == best.context_penalty_
+    assert both.weights_hash == best.weights_hash
+
+
+def test_an_essay_is_better_judged_as_a_whole_and_short_completions_sentence_by_sentence():
+    """In the essays a word is liked once, however often it stands there; sums of sentences would count it each time."""
+
+    def lengthened(pairs: pd.DataFrame) -> pd.DataFrame:
+        rng = np.random.default_rng(0)
+        return pairs.assign(
+            **{side: [". ".join([text] * int(rng.integers(1, 12))) for text in pairs[side]] for side in ("chosen", "rejected")}
+        )
+
+    essays = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(lengthened(make_pairs()))
+    assert essays.context_penalty_ == 0.3
+
+
+def test_a_model_saved_before_the_contexts_penalty_was_chosen_loads(fitted, tmp_path):
+    fitted.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("context_penalty") == fitted.context_penalty_
+    del config["params"]["context_penalty_grid"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    old = EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder())
+    assert old.context_penalty_ is None
+    assert old.weights_hash == fitted.weights_hash

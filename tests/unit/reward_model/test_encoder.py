@@ -70,10 +70,10 @@ def test_a_process_killed_while_writing_leaves_what_was_complete(tmp_path):
         import numpy as np
         from pathlib import Path
         from rlhf_pipeline.records import content_hash
-        from rlhf_pipeline.reward_model import embedding_cache
-        cache = embedding_cache.EmbeddingCache(Path({str(tmp_path)!r}))
+        from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
+        cache = EmbeddingCache(Path({str(tmp_path)!r}))
         cache.put_many([content_hash("a")], np.ones((1, 4), dtype=np.float32))
-        embedding_cache.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+        os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
         cache.put_many([content_hash("b")], np.ones((1, 4), dtype=np.float32))
         """
     )
@@ -81,6 +81,48 @@ def test_a_process_killed_while_writing_leaves_what_was_complete(tmp_path):
     assert done.returncode == -9
     cache = EmbeddingCache(tmp_path)
     assert list(cache.get_many(keys("a", "b"))) == keys("a")
+    assert cache.n_ignored == 0
+
+
+WRITER = """
+import sys
+import numpy as np
+from pathlib import Path
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
+cache, first = EmbeddingCache(Path(sys.argv[1])), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(first, first + 40):
+    keys = [content_hash(f"{n}-{i}") for i in range(8)]
+    cache.put_many(keys, np.full((8, 4), n, dtype=np.float32))
+    assert len(cache.get_many(keys)) == 8
+    print(n, flush=True)
+"""
+
+
+def test_two_processes_write_at_once_and_one_is_killed(tmp_path):
+    # The second begins within the first one's keys: half of what they write is the same, under the same names.
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [
+        subprocess.Popen([*command, first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."})
+        for first in ("0", "20")
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    said = [int(writers[1].stdout.readline()) for _ in range(10)]
+    writers[1].kill()
+    said += [int(line) for line in writers[1].communicate()[0].split()]
+    said += [int(line) for line in writers[0].communicate()[0].split()]
+    assert [writer.returncode for writer in writers] == [0, -9]
+    cache = EmbeddingCache(tmp_path)
+    for n in said:  # whatever a writer knew to be written is there, whole
+        got = cache.get_many(keys(*(f"{n}-{i}" for i in range(8))))
+        assert len(got) == 8
+        assert all((vector == n).all() for vector in got.values())
     assert cache.n_ignored == 0
 
 
@@ -105,12 +147,24 @@ def test_offline_weights_of_another_hash_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_batch_of_one_equals_a_batch_of_eight():
-    together = Encoder(batch_size=8).encode(TEXTS)
+    together = Encoder(batch_tokens=8 * 256).encode(TEXTS)
     encoder = Encoder()
     for text, vector in zip(TEXTS, together, strict=True):
         np.testing.assert_allclose(encoder.encode([text])[0], vector, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-5)
     assert together.shape == (8, 384)
+
+
+@pytest.mark.slow
+def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
+    encoder = Encoder(max_tokens=64, batch_tokens=64)
+    texts = dict(zip("abcdefgh", TEXTS, strict=True))
+    batches = encoder._batches(texts)
+    assert sorted(key for batch in batches for key in batch) == sorted(texts)
+    assert ["e"] in batches  # 400 words, cut to 64 tokens: it fills a batch
+    assert {"a", "c", "d"} <= set(batches[0])
+    assert encoder.n_truncated == 1
+    assert encoder._batches(dict(reversed(texts.items()))) == batches
 
 
 @pytest.mark.slow

@@ -17,9 +17,14 @@ DAY = "2026-01-01"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a store without tables, on SQLite and on Postgres."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
+    wanted = "migrated_postgres_url" if "store" in request.fixturenames else "postgres_url"
+    found: str = request.getfixturevalue(wanted)
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +39,8 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(url: str, migrated: Path) -> Iterator[Store]:
     with Store.open(url, organization="org", project="demo") as store:
-        shutil.copy(migrated, store.database.path)
+        if store.database.path is not None:
+            shutil.copy(migrated, store.database.path)
         yield store
 
 

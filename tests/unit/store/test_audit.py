@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
+from tests.unit.store.databases import on_postgres
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+APPEND_ONLY = ["votes", "audit", "predictions"]
 
 
 @pytest.fixture
@@ -22,8 +24,12 @@ def voted(store, make_comparisons, make_predictions, make_vote) -> Store:
 def tamper(store: Store, *statements: str) -> None:
     """Change rows as somebody with the file and no respect for triggers would."""
     with store.database.writing() as connection:
-        triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
-        for statement in (*(f"DROP TRIGGER {name}" for name in triggers), *statements):
+        if store.database.is_sqlite:
+            triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
+            disarm = [f"DROP TRIGGER {name}" for name in triggers]
+        else:
+            disarm = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in APPEND_ONLY]
+        for statement in (*disarm, *statements):
             connection.execute(text(statement))
 
 
@@ -31,7 +37,7 @@ def test_an_honest_chain_verifies(voted):
     assert voted.audit.verify() == voted.audit.count() == 7
 
 
-@pytest.mark.parametrize("table", ["votes", "audit", "predictions"])
+@pytest.mark.parametrize("table", APPEND_ONLY)
 @pytest.mark.parametrize("statement", ["UPDATE {} SET organization_id = 'x'", "DELETE FROM {}"])
 def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
     with pytest.raises(StoreError, match=f"{table} is append-only"), voted.database.writing() as connection:
@@ -40,8 +46,18 @@ def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
 
 
 def test_a_row_cannot_be_replaced_either(voted):
+    again = "INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE seq = 3"
+    if not voted.database.is_sqlite:
+        again = "INSERT INTO audit SELECT * FROM audit WHERE seq = 3 ON CONFLICT ON CONSTRAINT pk_audit DO UPDATE SET actor = 'eve'"
     with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
-        connection.execute(text("INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE seq = 3"))
+        connection.execute(text(again))
+
+
+@on_postgres
+def test_a_table_cannot_be_emptied_either(voted):
+    with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
+        connection.execute(text("TRUNCATE votes"))
+    assert voted.audit.verify() == 7
 
 
 @pytest.mark.parametrize(
@@ -74,5 +90,4 @@ def test_long_chains_are_read_in_parts(voted, monkeypatch):
 
 
 def _columns(store: Store) -> list[str]:
-    with store.database.reading() as connection:
-        return list(connection.execute(text("SELECT name FROM pragma_table_info('votes')")).scalars())
+    return [str(column["name"]) for column in inspect(store.database.engine).get_columns("votes")]

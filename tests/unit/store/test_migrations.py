@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.schema import SCOPE, metadata
+from tests.unit.store.databases import on_postgres, on_sqlite
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -26,11 +27,21 @@ def test_schema_and_head_migration_are_the_same(store):
         assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
 
 
-def test_schema_and_head_migration_agree_on_every_constraint(store, tmp_path):
+@on_sqlite
+def test_schema_and_head_migration_agree_on_every_constraint_of_sqlite(store, tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
     metadata.create_all(engine)
     with engine.connect() as direct, store.database.reading() as migrated:
         assert _definitions(direct) == _definitions(migrated)
+
+
+@on_postgres
+def test_schema_and_head_migration_agree_on_every_constraint_of_postgres(store, postgres_url):
+    engine = create_engine(postgres_url)
+    metadata.create_all(engine)
+    with engine.connect() as direct, store.database.reading() as migrated:
+        assert _constraints(direct) == _constraints(migrated)
+    engine.dispose()
 
 
 def test_every_table_says_whose_row_it_is(store):
@@ -51,13 +62,14 @@ def test_down_and_up_with_data_keeps_every_row(store, make_comparisons, make_pre
     comparisons = make_comparisons(4)
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(4)])
-    before = _rows(store)
+    before, n_triggers = _rows(store), _triggers(store)
+    assert n_triggers == (6 if store.database.is_sqlite else 3)
     migrations.downgrade(store.database, "0001")
     assert migrations.current(store.database) == "0001"
     assert _triggers(store) == 0
     store.migrate()
     assert _rows(store) == before
-    assert _triggers(store) == 6
+    assert _triggers(store) == n_triggers
     assert store.audit.verify() == 6
 
 
@@ -87,6 +99,7 @@ def test_a_store_of_a_newer_package_is_refused(store):
         store.migrate()
 
 
+@on_sqlite
 def test_sqlite_is_set_up_for_many_writers_and_power_cuts(store):
     with store.database.reading() as connection:
         values = {name: connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
@@ -94,6 +107,20 @@ def test_sqlite_is_set_up_for_many_writers_and_power_cuts(store):
     assert values == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
+@on_postgres
+def test_postgres_answers_in_utc_and_keeps_one_state_for_a_reader(store, make_comparisons):
+    with store.database.reading() as connection:
+        assert connection.execute(text("SHOW timezone")).scalar() == "UTC"
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "30s"
+        assert connection.execute(text("SHOW synchronous_commit")).scalar() == "on"  # whatever the server's default is
+        count = text("SELECT count(*) FROM comparisons")
+        assert connection.execute(count).scalar() == 0
+        store.comparisons.publish(make_comparisons(3), published_at=NOON)
+        assert connection.execute(count).scalar() == 0
+    assert store.comparisons.count() == 3
+
+
+@on_sqlite
 def test_a_snapshot_is_read_by_its_indexes(store, make_comparisons, make_vote):
     """Without the planner's statistics SQLite compares every vote with every other one."""
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
@@ -133,5 +160,23 @@ def _rows(store: Store) -> dict[str, list[tuple]]:
 
 
 def _triggers(store: Store) -> int:
+    where = "sqlite_master WHERE type = 'trigger'" if store.database.is_sqlite else "pg_trigger WHERE NOT tgisinternal"
     with store.database.reading() as connection:
-        return connection.execute(text("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'")).scalar_one()
+        return connection.execute(text(f"SELECT count(*) FROM {where}")).scalar_one()
+
+
+def _constraints(connection) -> set[tuple[str, ...]]:
+    """Every column, constraint and index as Postgres writes it down."""
+    columns = connection.execute(
+        text(
+            "SELECT table_name, column_name, data_type, coalesce(character_maximum_length::text, ''), is_nullable "
+            "FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'"
+        )
+    )
+    constraints = connection.execute(
+        text(
+            "SELECT conrelid::regclass::text, conname::text, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype IN ('c','f','p','u')"
+        )
+    )
+    indexes = connection.execute(text("SELECT tablename::text, indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'"))
+    return {tuple(row) for rows in (columns, constraints, indexes) for row in rows if "alembic_version" not in str(row[0])}

@@ -95,3 +95,28 @@ def test_nan_and_nothing_are_refused():
         interval_of_mean([0.1, float("nan")])
     with pytest.raises(NotEnoughData):
         interval_of_mean([])
+
+
+def passes(rows: list[tuple[str, str, str]]) -> pd.DataFrame:
+    """(comparison, first choice, later choice), as `store.votes.repeat_passes` gives them."""
+    frame = pd.DataFrame(rows, columns=["comparison_id", "choice_first", "choice"])
+    return frame.assign(prompt_id=frame["comparison_id"], annotator_id="x", pass_no=2)
+
+
+def test_a_later_pass_is_consistent_when_the_same_side_is_chosen_because_sides_are_not_swapped():
+    last = votes([(f"c{i}", "x", "a", None) for i in range(4)])
+    again = passes([("c0", "a", "a"), ("c1", "b", "a"), ("c2", "tie", "a"), ("c3", "a", "a")])
+    assert agreement(last, passes=again).self_consistency.value == 0.5
+    assert agreement(last).self_consistency is None
+
+
+def test_swapped_repeats_and_later_passes_measure_self_consistency_together():
+    frame = votes([("c0", "x", "a", None), ("r0", "x", "a", "c0")])
+    assert agreement(frame).self_consistency.value == 0
+    assert agreement(frame, passes=passes([("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b")])).self_consistency.value == 0.75
+
+
+def test_a_skipped_pass_measures_nothing():
+    only_skips = passes([("c0", "skip", "a"), ("c1", "a", "skip")])
+    assert agreement(votes([("c0", "x", "a", None)]), passes=only_skips).self_consistency is None
+    assert agreement(VOTES.empty(), passes=passes([])).self_consistency is None

@@ -136,3 +136,18 @@ def test_training_rows_are_reproducible_by_hash_whatever_the_order():
     assert rows[1]["chosen"] == "text b of c2"
     assert training_data_hash(pairs) == training_data_hash(pairs.iloc[::-1])
     assert training_data_hash(pairs) != training_data_hash(pairs.iloc[:1])
+
+
+def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
+    given = comparisons("c1", "c2", "c3").assign(split=["test", None, None], split_group=["debate", "debate", None])
+    cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1))
+    pairs = preference_pairs(cast, given).set_index("comparison_id")
+    assert pairs["split"].to_dict() == {"c1": "test", "c2": split_of("debate"), "c3": split_of("prompt-c3")}
+
+
+def test_flagged_comparisons_make_no_pair_and_are_counted():
+    given = comparisons("c1", "c2", "c3").assign(flag=["identical", "repeated", None])
+    cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c2", "y", "a", 1), ("c3", "x", "a", 1))
+    assert preference_pairs(cast, given)["comparison_id"].tolist() == ["c3"]
+    counts = count_pairs(cast, given)
+    assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (4, 3, 0, 1)

@@ -51,6 +51,8 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("asked_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("leased_for", sa.String(), nullable=True),
+        sa.Column("leased_until", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("state IN ('pending', 'done')", name=op.f("ck_replays_state")),
         key=("day",),
     )

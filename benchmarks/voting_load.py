@@ -1,0 +1,125 @@
+"""Eight people vote while a run writes predictions and an import casts, each in a process of its own. Prints nothing; see bench_store."""
+
+import multiprocessing
+import queue
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.store import Store
+
+SPAWN = multiprocessing.get_context("spawn")
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+VOTERS = 8
+
+
+def opened(url: str) -> Store:
+    return Store.open(url, organization="default", project="bench")
+
+
+def a_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page") -> NewVote:
+    return NewVote(
+        comparison_id=comparison_id, annotator_id=annotator_id, annotator_kind="human", choice="a", strength=2, voted_at=NOON, origin=origin,
+        idempotency_key=key,
+    )  # fmt: skip
+
+
+def publishing(url: str, ids: list[str], reward_model: str, started: Any, ended: Any, told: Any) -> None:
+    """A run that writes a prediction for every comparison given."""
+    columns = {
+        "day": "2026-06-01", "comparison_id": ids, "reward_model": reward_model, "calibrator": "1", "data_hash": "d", "features_hash": "f",
+        "score_a": 1.0, "score_b": 0.5, "p_raw": 0.6, "p_calibrated": 0.6, "predicted_at": NOON,
+    }  # fmt: skip
+    frame = check_frame(pd.DataFrame(columns), PREDICTIONS)
+    with opened(url) as store:
+        store.votes.count()
+        started.wait()
+        start = time.perf_counter()
+        for first in range(0, len(frame), 5_000):
+            store.predictions.replay(frame[first : first + 5_000], data_seq=0)
+        told.put(("publishing", time.perf_counter() - start))
+    ended.set()
+
+
+def importing(url: str, ids: list[str], name: str, started: Any, ended: Any, told: Any) -> None:
+    """An import that casts as fast as it may until the run has ended."""
+
+    def stream() -> Iterator[NewVote]:
+        n = 0
+        while not ended.is_set():
+            yield a_vote(ids[n % len(ids)], f"{name}-{n // len(ids)}", f"import:{name}:{n}", "import")
+            n += 1
+
+    with opened(url) as store:
+        store.votes.count()
+        started.wait()
+        start = time.perf_counter()
+        count = store.votes.cast_all(stream())
+        told.put(("importing", count.n_new / (time.perf_counter() - start)))
+
+
+def voting(url: str, ids: list[str], names: list[str], thinks_s: float, started: Any, ended: Any, told: Any) -> None:
+    """One process of voters, a thread each: seconds of every vote, and what went wrong."""
+    with opened(url) as store, ThreadPoolExecutor(len(names)) as pool:
+        store.votes.count()
+        started.wait()
+
+        def vote(name: str) -> tuple[list[float], list[str]]:
+            rng, took, errors = random.Random(name), [], []
+            while not ended.is_set():
+                time.sleep(rng.expovariate(1 / thinks_s) if thinks_s else 0)
+                sent = a_vote(rng.choice(ids), name, f"{name}:{len(took)}")
+                start = time.perf_counter()
+                try:
+                    store.votes.cast(sent)
+                except Exception as error:  # noqa: BLE001 - told, counted and judged at the end
+                    errors.append(f"{type(error).__name__}: {error}")
+                took.append(time.perf_counter() - start)
+            return took, errors
+
+        for took, errors in pool.map(vote, names):
+            told.put(("voting", (took, errors)))
+
+
+def load(url: str, ids: list[str], *, n_predictions: int, name: str, as_processes: bool, thinks_s: float) -> dict[str, Any]:
+    """What the voters saw: `took` (seconds of each vote), `errors`; seconds of the run and votes a second of the import."""
+    ended, told = SPAWN.Event(), SPAWN.Queue()
+    people = [f"{name}-voter-{n}" for n in range(VOTERS)]
+    groups = [[person] for person in people] if as_processes else [people]
+    started = SPAWN.Barrier(2 + len(groups), timeout=300)  # when all have imported what they need and are connected
+    signs = (started, ended, told)
+    jobs = [(publishing, (url, ids[:n_predictions], f"bench.{name}@1", *signs)), (importing, (url, ids, f"{name}-import", *signs))]
+    jobs += [(voting, (url, ids, group, thinks_s, *signs)) for group in groups]
+    processes = [SPAWN.Process(target=target, args=given) for target, given in jobs]
+    for process in processes:
+        process.start()
+    found: dict[str, Any] = {"took": [], "errors": []}
+    for _ in range(2 + VOTERS):
+        kind, value = _next(told, processes)
+        if kind == "voting":
+            found["took"] += value[0]
+            found["errors"] += value[1]
+        else:
+            found[kind] = value
+    for process in processes:
+        process.join()
+    return found
+
+
+def _next(told: Any, processes: list[Any]) -> Any:
+    """What the next process has to say; the end of the benchmark where one died without a word."""
+    while True:
+        try:
+            return told.get(timeout=1)
+        except queue.Empty:
+            if any(process.exitcode for process in processes):
+                for process in processes:
+                    process.kill()
+                raise SystemExit("A process of the voting load died; its error stands above.") from None

@@ -1,0 +1,60 @@
+"""Takes a replay's steps in this process until no day is left. Knows runs and waiting; what a step is, sensors/replay.py knows."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic, sleep
+
+import dagster as dg
+
+from demo.in_process import InProcess
+from demo.recovery import bury_dead
+from rlhf_pipeline.errors import PipelineError
+from sensors.replay import Replay, Waiting
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class ReplayStopped(PipelineError):
+    """A replay that cannot go on before somebody mends what it names."""
+
+
+@dataclass
+class Drive:
+    """`days` yields each day as its replay is over, whoever took its last step."""
+
+    runner: InProcess
+    told: Callable[[str], None]
+    pause: Callable[[float], None] = sleep
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def days(self) -> Iterator[str]:
+        """Raises PipelineError naming day and cause where a step fails; the next call tries it again."""
+        runner = self.runner
+        runner.to_go_on = "`rlhf replay`"
+        bury_dead(runner.instance, runner.store, timedelta(seconds=runner.settings.dead_after_seconds))
+        replay = Replay(runner.settings, runner.instance, runner.store, max_attempts=None)
+        left = runner.store.replays.pending()
+        started, said = monotonic(), ""
+        while left:
+            step = replay.advance()
+            now_left = runner.store.replays.pending()
+            for day in sorted(set(left) - set(now_left)):
+                self.seconds[day], started = monotonic() - started, monotonic()
+                yield day
+            left = now_left
+            if isinstance(step, Waiting):
+                if step.is_stuck:
+                    raise ReplayStopped(step.reason)
+                if step.reason != said:
+                    self.told(said := step.reason)
+                self.pause(SECONDS_BETWEEN_LOOKS)
+            elif step is not None:
+                self._take(replay, step, left[0])
+
+    def _take(self, replay: Replay, step: dg.RunRequest, day: str) -> None:
+        try:
+            self.runner.run(step.job_name or "", day, **self.runner.arguments(step, "replay"))
+        except PipelineError:
+            if not replay.is_excused(step):
+                raise

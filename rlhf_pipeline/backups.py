@@ -1,0 +1,285 @@
+"""A home as a folder that can be put back: databases at one moment each, files with their hashes, a manifest written last.
+
+Knows the layout of a home; knows no table, no model and nothing of Dagster, whose database is one of three.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
+from rlhf_pipeline.files import refusals_named, write_whole
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Record, utc_now
+from rlhf_pipeline.store import copying, dumping, migrations
+from rlhf_pipeline.store.engine import Database
+
+MANIFEST = "manifest.json"
+UNFINISHED = "UNFINISHED"  # a file that stands there until the manifest does
+KEPT = ("frames", "models", "mlflow/artifacts", "annotator_salt", "demo_state.json")  # beside databases and facts; the rest rebuilds itself
+SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}  # of a home without a server
+DAGSTER_FILES = ("history/**/*.db", "schedules/*.db")
+CHUNK = 1 << 20
+
+Urls = Mapping[str, str | None]  # of store, mlflow and dagster; None where the files lie in the home
+MakeTables = Mapping[str, Callable[[str], None]]  # what makes the tables of a database on Postgres
+
+
+class BackedUpDatabase(Record):
+    """SQLite: one file or many; Postgres: one file per table. `rows` by table, with the file's name before it where there are many."""
+
+    kind: Literal["sqlite", "postgres"]
+    version: str | None = Field(default=None, description="of the store's tables")
+    rows: dict[str, int] = {}
+    tables: tuple[dumping.DumpedTable, ...] = ()
+
+
+class Manifest(Record):
+    """What a backup holds. Without it the folder is none."""
+
+    format: Literal[1] = 1
+    made_at: datetime
+    home: str
+    organization: str
+    project: str
+    versions: dict[str, str]
+    databases: dict[str, BackedUpDatabase]
+    files: dict[str, tuple[int, str]] = Field(description="size and SHA-256 by path below the backup")
+
+    @classmethod
+    def of(cls, folder: Path) -> "Manifest":
+        """Raises ConfigurationError for a folder that is no finished backup."""
+        path = folder / MANIFEST
+        if not path.exists():
+            why = "it was interrupted before it was complete" if (folder / UNFINISHED).exists() else f"it has no {MANIFEST}"
+            raise ConfigurationError(f"{folder} is no backup: {why}. Name a folder that `rlhf storage backup` finished.")
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (ValidationError, OSError) as cause:
+            raise ConfigurationError(f"{path} cannot be read: {cause}. Take another backup.") from cause
+
+    @property
+    def n_rows(self) -> int:
+        return sum(sum(database.rows.values()) for database in self.databases.values())
+
+
+def back_up(home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress: Progress = silent) -> Manifest:
+    """Everything of `home` that cannot be made again, while it is in use; each database as of one moment, files after them.
+
+    Raises ConfigurationError for a folder that holds something else, ArtefactError and StoreError where disk or database refuse.
+    """
+    _claim(folder, home)
+    databases = {name: _dump(name, home, url, folder / "databases", progress) for name, url in urls.items()}
+    plain = facts.model_copy(update={"server_url": None, "database_prefix": None})  # a backup holds no password
+    plain.write(folder)
+    paths = list(_kept(home))
+    for done, path in enumerate(paths):
+        _copied(home / path, folder / path)
+        progress(done + 1, len(paths), str(path))
+    files = {str(path): _sized(folder / path) for path in sorted(_files(folder)) if path.name not in (UNFINISHED, MANIFEST)}
+    manifest = Manifest(
+        made_at=utc_now(), home=str(home), organization=facts.organization, project=facts.project, databases=databases, files=files,
+        versions={name: importlib.metadata.version(name) for name in ("rlhf-pipeline", "mlflow", "dagster", "alembic")},
+    )  # fmt: skip
+    write_whole(folder / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
+    (folder / UNFINISHED).unlink()
+    return manifest
+
+
+def verify(folder: Path, manifest: Manifest, *, progress: Progress = silent) -> None:
+    """Raises ArtefactError naming every file that is missing or was changed since the backup."""
+    wrong = []
+    for done, (path, known) in enumerate(manifest.files.items()):
+        try:
+            found = _sized(folder / path)
+        except OSError as cause:
+            wrong.append(f"{path} ({cause.strerror})")
+        else:
+            if found != known:
+                wrong.append(f"{path} ({'cut' if found[0] < known[0] else 'changed'})")
+        progress(done + 1, len(manifest.files), path)
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise ArtefactError(f"The backup {folder} is damaged: {', '.join(wrong[:5])}{more}. Nothing was restored; take another backup.")
+
+
+def holds_data(home: Path, urls: Urls) -> bool:
+    """Whether there is anything that a restore would overwrite."""
+    at_home = any((home / name).exists() for name in (HOME_FACTS, *SQLITE.values(), "frames"))
+    return at_home or any(url is not None and not dumping.is_sqlite(url) and copying.has_tables(url) for url in urls.values())
+
+
+def restore(
+    folder: Path, home: Path, urls: Urls, make_tables: MakeTables, *, replace: bool = False, progress: Progress = silent
+) -> Manifest:
+    """Put a verified backup into `home` and its databases. What was there goes to `<home>/replaced-<time>` with `replace`.
+
+    MLflow's paths follow where the home lies elsewhere now. Raises ConfigurationError for a home that holds data, and for
+    SQLite's files where a server is configured or the other way round; then nothing was changed.
+    """
+    manifest = Manifest.of(folder)
+    for name, database in manifest.databases.items():
+        url = urls.get(name)
+        here = "sqlite" if url is None or dumping.is_sqlite(url) else "postgres"
+        if here != database.kind:
+            way = "Unset RLHF_SERVER_URL, restore, then `rlhf storage migrate --to URL`." if here == "postgres" else "Set RLHF_SERVER_URL."
+            raise ConfigurationError(f"The backup {folder} holds its {name} database from {database.kind}, this home uses {here}. {way}")
+    if holds_data(home, urls) and not replace:
+        raise ConfigurationError(f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with --replace.")
+    verify(folder, manifest, progress=progress)
+    _set_aside(home, but=folder)
+    for name, database in manifest.databases.items():
+        url = urls.get(name)
+        if database.kind == "postgres" and url is not None:
+            if copying.has_tables(url):
+                copying.empty(url)
+            _make(name, url, database, make_tables)
+            loaded = [table for table in database.tables if table.table not in copying.VERSIONS]
+            dumping.load_postgres(url, folder / "databases" / name, loaded, progress=progress)
+    names = [Path(path) for path in manifest.files if path != HOME_FACTS]
+    for done, path in enumerate(names):
+        target = _place_of(path, home, manifest)
+        if target is not None:
+            _copied(folder / path, target)
+        progress(done + 1, len(names), str(path))
+    if manifest.home != str(home):
+        mlflow = urls.get("mlflow") or f"sqlite:///{home / SQLITE['mlflow']}"
+        if "mlflow" in manifest.databases:
+            copying.relocate(mlflow, f"{Path(manifest.home).as_uri()}/", f"{home.as_uri()}/")
+    return manifest
+
+
+def put_facts(folder: Path, home: Path, *, server_url: SecretStr | None = None, database_prefix: str | None = None) -> None:
+    """The last step of a restore: from here on the home is a project again."""
+    facts = HomeFacts.of(folder)
+    assert facts is not None  # the manifest names it
+    facts.model_copy(update={"server_url": server_url, "database_prefix": database_prefix}).write(home)
+
+
+def _claim(folder: Path, home: Path) -> None:
+    if folder.resolve().is_relative_to(home.resolve() / "frames") or home.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(f"{folder} lies in {home} or around it. Name a folder of its own, best on another disk.")
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / UNFINISHED).exists():
+            raise ConfigurationError(f"{folder} is not empty. Name a new folder: a backup never overwrites anything.")
+        shutil.rmtree(folder)
+    with refusals_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        (folder / UNFINISHED).write_text("The backup in this folder is not complete.\n")
+
+
+def _dump(name: str, home: Path, url: str | None, folder: Path, progress: Progress) -> BackedUpDatabase:
+    if url is not None and not dumping.is_sqlite(url):
+        tables = tuple(dumping.dump_postgres(url, folder / name, progress=progress))
+        version = _store_version(url) if name == "store" else None
+        return BackedUpDatabase(kind="postgres", version=version, tables=tables, rows={table.table: table.n_rows for table in tables})
+    if name == "dagster":
+        return BackedUpDatabase(kind="sqlite", rows=_dump_dagster(home / "dagster", folder / "dagster", progress))
+    file = home / SQLITE[name] if url is None else dumping.sqlite_file(url)
+    if not file.exists():
+        return BackedUpDatabase(kind="sqlite")
+    rows = dumping.copy_sqlite(file, folder / f"{name}.db")
+    progress(1, 1, file.name)
+    version = _store_version(f"sqlite:///{file}") if name == "store" else None
+    return BackedUpDatabase(kind="sqlite", version=version, rows=rows)
+
+
+def _dump_dagster(source: Path, target: Path, progress: Progress) -> dict[str, int]:
+    files = sorted(path for pattern in DAGSTER_FILES for path in source.glob(pattern))
+    rows: dict[str, int] = {}
+    for done, file in enumerate(files):
+        path = file.relative_to(source)
+        found = dumping.copy_sqlite(file, target / path)
+        rows |= {f"{path}:{table}": n for table, n in found.items()}
+        progress(done + 1, len(files), f"dagster/{path}")
+    return rows
+
+
+def _store_version(url: str) -> str | None:
+    database = Database(url, "any", "any")
+    try:
+        return migrations.current(database)
+    finally:
+        database.close()
+
+
+def _make(name: str, url: str, database: BackedUpDatabase, make_tables: MakeTables) -> None:
+    if name != "store":
+        make_tables[name](url)
+        return
+    store = Database(url, "any", "any")
+    try:
+        migrations.upgrade(store, database.version or "head")  # as they were; the newest version follows with the rows in them
+    except StoreError as cause:
+        raise StoreError(f"{cause} The backup's store is of version {database.version}.") from cause
+    finally:
+        store.close()
+
+
+def _place_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
+    """Where a file of the backup belongs; None for what was loaded into Postgres already."""
+    if path.parts[0] != "databases":
+        return home / path
+    name = path.parts[1].removesuffix(".db")
+    if manifest.databases[name].kind == "postgres":
+        return None
+    return home / SQLITE[name] / Path(*path.parts[2:]) if name == "dagster" else home / SQLITE[name]
+
+
+def _set_aside(home: Path, *, but: Path) -> None:
+    """What the home held, moved and not deleted: a restore of the wrong backup can be taken back."""
+    there = home.iterdir() if home.exists() else ()
+    held = [path for path in there if not path.name.startswith("replaced-") and not but.resolve().is_relative_to(path.resolve())]
+    if held:
+        aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
+        with refusals_named(aside):
+            aside.mkdir()
+            for path in held:
+                path.rename(aside / path.name)
+
+
+def _kept(home: Path) -> Iterator[Path]:
+    for name in KEPT:
+        place = home / name
+        if place.is_dir():
+            yield from (path.relative_to(home) for path in sorted(place.rglob("*")) if path.is_file() and path.suffix != ".tmp")
+        if place.is_file():
+            yield Path(name)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+def _copied(source: Path, target: Path) -> None:
+    with refusals_named(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.part")
+        shutil.copyfile(source, partial)
+        shutil.copymode(source, partial)
+        os.replace(partial, target)
+
+
+def _sized(path: Path) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def summary(manifest: Manifest) -> str:
+    """One line for people."""
+    size = sum(size for size, _ in manifest.files.values())
+    return f"{manifest.n_rows:,} rows of {len(manifest.databases)} databases and {len(manifest.files)} files, {size / 1e6:,.1f} MB"

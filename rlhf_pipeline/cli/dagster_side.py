@@ -1,0 +1,47 @@
+"""Dagster's side of `rlhf storage`, asked in a process of its own: this library does not know Dagster."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline import protocols
+from rlhf_pipeline.cli.context import checkout
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import StoreError
+
+
+def dagster_state(settings: Settings) -> dict[str, Any]:
+    facts = ask_dagster("state", settings.dagster_environ)
+    return next((fact["state"] for fact in facts if "state" in fact), {})
+
+
+def ask_dagster(task: str, environ: dict[str, str], progress: protocols.Progress = protocols.silent) -> list[dict[str, Any]]:
+    """What the application says of Dagster, which this library does not know: lines of JSON from a process of its own."""
+    said = []
+    Path(environ["DAGSTER_HOME"]).mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "storage", task]
+    with (
+        tempfile.TemporaryFile("w+") as complaints,  # not a pipe, which would fill while the other one is read
+        subprocess.Popen(
+            command, cwd=checkout(), env=os.environ | environ, stdout=subprocess.PIPE, stderr=complaints, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None  # it is a pipe
+        for line in process.stdout:
+            fact = json.loads(line)
+            if "progress" in fact:
+                progress(*fact["progress"])
+            else:
+                said.append(fact)
+        process.wait()
+        complaints.seek(0)
+        complaint = complaints.read().strip()
+    error = next((fact["error"] for fact in said if "error" in fact), None)
+    if error is not None or process.returncode:
+        last = complaint.splitlines()[-1] if complaint else "its process was killed"
+        raise StoreError(f"Dagster's storage: {error or last}")
+    return said

@@ -1,0 +1,306 @@
+"""`rlhf import`: comparisons, votes and prompts from files. Glues data sets and store; knows no file format and no SQL."""
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.replay import replay_pending
+from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.datasets.cells import Clock
+from rlhf_pipeline.datasets.comparisons import ComparisonImport
+from rlhf_pipeline.datasets.mapping import Mapping
+from rlhf_pipeline.datasets.outcome import ImportCounts
+from rlhf_pipeline.datasets.prompts import PromptImport
+from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.datasets.reading import RowFile, open_rows
+from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.staging import Staging
+from rlhf_pipeline.datasets.votes import VoteImport
+from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
+from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.store.comparisons import pair_key
+
+app = typer.Typer(
+    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file. The same file again changes nothing.",
+    no_args_is_help=True,
+)
+File = Annotated[Path, typer.Argument(help=".parquet, .jsonl, .csv, .tsv, or .json with one array.", show_default=False)]
+Project = Annotated[
+    str | None, typer.Option(help="The home's project; a new home gets this one. Default: RLHF_PROJECT, or what the home holds.")
+]
+Map = Annotated[list[str] | None, typer.Option("--map", metavar="NAME=COLUMN", help="Our name and the file's column; may be repeated.")]
+MappingFile = Annotated[Path | None, typer.Option("--mapping", help="YAML with `columns:` and `choices:`, see docs/importing.md.")]
+Delimiter = Annotated[str | None, typer.Option(help="What separates the cells of a CSV; default a comma.")]
+IMPORTS = "imports"
+PROMPTS_FILE = "imported.jsonl"
+
+
+@app.callback()
+def group() -> None:
+    """Bring in comparisons, votes or prompts from a file."""
+
+
+@app.command("comparisons")
+def comparisons(
+    file: File,
+    project: Project = None,
+    map_: Map = None,
+    mapping: MappingFile = None,
+    source: Annotated[str | None, typer.Option(help="Name of the data set, for files without a column `source`.")] = None,
+    delimiter: Delimiter = None,
+) -> None:
+    """Prompts with two completions each. Identical and repeated pairs are kept, flagged, and left out of training."""
+    names = Mapping.read(mapping, map_ or ())
+    with opened("comparisons", file, project, names, delimiter) as intake:
+        store = intake.workspace.store
+        shelf = ComparisonImport(store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source)
+        with intake.keeping(shelf):
+            shelf.run(intake.rows, names, str(file), intake.progress)
+        if shelf.first_day is not None:
+            intake.reach_back_to(date.fromisoformat(shelf.first_day))
+        flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(shelf.flags.items()))
+        if flagged:
+            intake.notes.append(f"flagged and left out of training: {flagged}")
+    intake.report()
+
+
+@app.command("votes")
+def votes(
+    file: File,
+    project: Project = None,
+    map_: Map = None,
+    mapping: MappingFile = None,
+    delimiter: Delimiter = None,
+    timezone: Annotated[str, typer.Option(help="Zone of times that name none, such as Europe/Berlin.")] = "UTC",
+    undated: Annotated[bool, typer.Option("--undated", help="The file has no column of times: file its votes under today.")] = False,
+    keep_annotators: Annotated[
+        bool, typer.Option("--keep-annotators", help="Store annotators' names as they are, not as pseudonyms.")
+    ] = False,
+    no_replay: Annotated[
+        bool, typer.Option("--no-replay", help="Do not live through the imported days: no predictions, no drift for them.")
+    ] = False,
+) -> None:
+    """Votes on comparisons that were imported before, in order of time; a later vote of an annotator on the same one is a repeat pass."""
+    names = Mapping.read(mapping, map_ or ())
+    with opened("votes", file, project, names, delimiter) as intake:
+        clock = Clock(timezone, now=intake.now)
+        pseudonyms = None if keep_annotators else Pseudonyms.of(intake.workspace.settings.home)
+        take_votes(intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay)
+    intake.report()
+    if not no_replay and intake.workspace.store.replays.pending():
+        raise typer.Exit(replay_pending(intake.workspace))
+
+
+@app.command("prompts")
+def prompts(
+    file: File,
+    project: Project = None,
+    map_: Map = None,
+    mapping: MappingFile = None,
+    domain: Annotated[str | None, typer.Option(help="Domain of all prompts, for files without a column `domain`.")] = None,
+    delimiter: Delimiter = None,
+) -> None:
+    """Prompts for the `dataset` source, cleaned and each once; a domain that is none of our categories is kept beside `instruction`."""
+    names = Mapping.read(mapping, map_ or ())
+    with opened("prompts", file, project, names, delimiter) as intake:
+        target = intake.workspace.settings.home / "prompts" / PROMPTS_FILE
+        shelf = PromptImport(target, intake.rejects, domain)
+        with intake.keeping(shelf):
+            shelf.run(intake.rows, names, str(file), intake.progress)
+        intake.notes.append(f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}")
+    intake.report()
+
+
+@dataclass
+class Intake:
+    """What every import has: its home, its file, its rejects, its row of provenance, and what it will say at its end."""
+
+    workspace: Workspace
+    file: Path
+    rows: RowFile
+    rejects: Rejects
+    now: datetime
+    staging: Path
+    progress: "_Bar"
+    notes: list[str]
+    import_id: int
+    told: dict[str, Any]
+    counts: ImportCounts = field(default_factory=ImportCounts)
+
+    @contextlib.contextmanager
+    def keeping(self, work: ComparisonImport | VoteImport | PromptImport) -> Iterator[None]:
+        """The counts of `work`, however it ends."""
+        try:
+            yield
+        finally:
+            self.counts = work.counts
+        if work.unused:
+            self.notes.append(f"columns left alone: {', '.join(work.unused)}")
+
+    def reach_back_to(self, first: date) -> None:
+        """Partitions begin no later than this day."""
+        settings = self.workspace.settings
+        facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+        earliest = min(filter(None, (facts.start_day, first)))
+        if earliest < settings.start_day and earliest != facts.start_day:
+            facts.model_copy(update={"start_day": earliest}).write(settings.home)
+
+    def record(self, **more: Any) -> dict[str, Any]:
+        return {**self.told, **self.counts.model_dump(), "reasons": dict(self.rejects.reasons), **more}
+
+    def report(self) -> None:
+        """The counts in one line, then what a reader should know. Raises DatasetError where every row was rejected."""
+        typer.echo(str(self.counts))
+        for note in self.notes:
+            typer.echo(note)
+        for line, reason in self.rejects.first:
+            typer.echo(f"line {line:,}: {reason}")
+        if self.rejects.n:
+            typer.echo(f"rejected rows with their reasons: {self.rejects.path}")
+        if self.rejects.n and self.rejects.n == self.counts.total:
+            raise DatasetError(
+                f"No row of {self.file} could be imported. The first reasons stand above, all of them in {self.rejects.path}."
+            )
+
+
+class _Bar:
+    """A bar per phase on the terminal's error stream; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._phases: dict[str, Any] = {}
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        if phase not in self._phases:
+            self._phases[phase] = self._bar.add_task(phase, total=total)
+        self._bar.update(self._phases[phase], completed=done, total=total)
+
+    def __enter__(self) -> "_Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+def take_votes(
+    intake: Intake, clock: Clock, pseudonyms: Pseudonyms | None, names: Mapping, *, are_undated: bool = False, are_replayed: bool = True
+) -> None:
+    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill leaves no day that nobody replays."""
+    store = intake.workspace.store
+    votes = VoteImport(store.comparisons, store.imports, intake.rejects, Staging(intake.staging), clock, pseudonyms, are_undated)
+    with intake.keeping(votes):
+        votes.read(intake.rows, names, str(intake.file), intake.progress)
+        if votes.days:
+            intake.reach_back_to(date.fromisoformat(min(votes.days)))
+            if are_replayed:
+                store.replays.ask(sorted(votes.days))
+        votes.cast(store.votes, intake.progress)
+    intake.notes += _notes_on(votes, are_replayed=are_replayed)
+
+
+@contextlib.contextmanager
+def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter: str | None) -> Iterator[Intake]:
+    """Open file and home, alone in this home until the end; whatever happens stands in the table of imports."""
+    settings = _settings(project)
+    rows = open_rows(file, delimiter=delimiter)
+    workspace = Workspace(settings)
+    folder = settings.home / IMPORTS
+    with refusals_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(workspace, folder, file))
+        prepare(workspace)
+        for left_behind in folder.glob("staged-*"):  # by an import that was killed
+            shutil.rmtree(left_behind, ignore_errors=True)
+        with refusals_named(folder):
+            staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="staged-", dir=folder, ignore_cleanup_errors=True)))
+        told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size, **names.model_dump(mode="json")}
+        import_id = workspace.store.imports.start(kind, str(file.resolve()), told)
+        bar = stack.enter_context(_Bar())
+        rejects = stack.enter_context(Rejects(file, folder))
+        intake = Intake(workspace, file, rows, rejects, datetime.now(UTC), staging, bar, [], import_id, told)
+        try:
+            yield intake
+        except BaseException as error:
+            with contextlib.suppress(StoreError):  # the error itself may be that the store cannot be written
+                workspace.store.imports.fail(import_id, intake.record(error=f"{type(error).__name__}: {error}"))
+            raise
+        workspace.store.imports.finish(import_id, intake.record())
+
+
+@contextlib.contextmanager
+def _alone(workspace: Workspace, folder: Path, file: Path) -> Iterator[None]:
+    """Two imports at once would each count the other's rows. The lock goes with the process, however that ends."""
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as cause:
+        running = ""
+        with contextlib.suppress(StoreError):
+            started = [i for i in workspace.store.imports.all() if i.state == "started"]
+            running = "".join(f": {i.kind} of {i.file}, since {i.started_at:%H:%M} UTC" for i in started[-1:])
+        raise DatasetError(
+            f"Another import into {workspace.settings.home} is running{running}. Nothing of {file} was imported: let the other finish, then run this again."
+        ) from cause
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _settings(project: str | None) -> Settings:
+    """The settings, for `project` if the home is new. Raises ConfigurationError where the home holds another one."""
+    settings = Settings.read()
+    if project is None or project == settings.project:
+        return settings
+    if "project" in settings.model_fields_set:
+        raise ConfigurationError(
+            f"{settings.home} holds project {settings.project!r}, not {project!r}. A home holds one project: set RLHF_HOME to another folder."
+        )
+    try:
+        return Settings(**settings.model_dump(exclude_unset=True) | {"project": project})
+    except ValidationError as cause:
+        raise ConfigurationError(f"--project {project!r} cannot be used: {cause.errors()[0]['msg']}.") from cause
+
+
+def _notes_on(votes: VoteImport, *, are_replayed: bool) -> list[str]:
+    notes = []
+    clock, days = votes.clock, sorted(votes.days)
+    if clock.n_without_zone:
+        other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
+        notes.append(f"{_counted(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} (--timezone names another)")
+    if votes.n_undated:
+        notes.append(f"{_counted(votes.n_undated, 'vote')} without a time: filed under the day of import, outside the drift streams")
+    if days:
+        span = f"{_counted(len(days), 'day')} from {days[0]} to {days[-1]}"
+        notes.append(f"{span} to be replayed" if are_replayed else f"{span}, not replayed: no predictions and no drift for them")
+    return notes
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as cause:
+        raise DatasetError(f"{file} cannot be read: {cause.strerror or cause}. Check its permissions and the disk.") from cause

@@ -1,0 +1,234 @@
+"""`rlhf storage`: is it sound, put it aside, put it back, move it to Postgres. Knows the layout of a home and all three databases."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+
+from rlhf_pipeline import backups, protocols
+from rlhf_pipeline.cli import soundness
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
+from rlhf_pipeline.cli.init import make_databases, prepare
+from rlhf_pipeline.config import HomeFacts, Settings, on_server
+from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.registry import make_tables
+from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store.server import ServerDatabases
+
+app = typer.Typer(help="Databases and files of the home: check, back up, restore, move to Postgres.", no_args_is_help=True)
+DAEMON_BEATS_S = 30  # how often Dagster's daemon says that it lives
+Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
+
+
+@app.command("check")
+def check() -> None:
+    """Connections, versions, audit chain, foreign keys, counts, files and free disk; exit code 1 where something is wrong."""
+    workspace = _workspace()
+    found = list(soundness.findings(workspace))
+    table = Table("what", "found", "", title=f"storage of {workspace.settings.home}")
+    for finding in found:
+        table.add_row(finding.what, finding.found, "[green]sound[/]" if finding.is_sound else "[red]trouble[/]")
+    console().print(table)
+    if not all(finding.is_sound for finding in found):
+        raise typer.Exit(1)
+
+
+@app.command("backup")
+def backup(folder: Backup) -> None:
+    """Copy all that cannot be made again into a new FOLDER, while the project is in use."""
+    workspace = _workspace()
+    settings = workspace.settings
+    facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+    with _bar("backup") as progress:
+        manifest = backups.back_up(settings.home, facts, _urls(settings), folder.absolute(), progress=progress)
+    typer.echo(f"{folder}: {backups.summary(manifest)}")
+    if settings.frames_url is not None:
+        typer.echo("The frames lie in an object store and are not in it; they can be materialised again.")
+
+
+@app.command("restore")
+def restore(
+    folder: Backup,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a home that holds data; its files are set aside.")] = False,
+) -> None:
+    """Put a backup into RLHF_HOME: verified first, refused where there is data already."""
+    folder, settings = folder.absolute(), Settings.read()
+    manifest = backups.Manifest.of(folder)
+    if "project" in settings.model_fields_set and settings.project != manifest.project and not replace:
+        raise ConfigurationError(f"The backup holds project {manifest.project!r}, RLHF_PROJECT says {settings.project!r}. Unset it.")
+    settings = settings.model_copy(update={"organization": manifest.organization, "project": manifest.project})
+    workspace = Workspace(settings)
+    if replace and (settings.home / "store.db").exists():
+        _refuse_while_active(workspace)
+    if settings.server_url is not None:
+        make_databases(settings, settings.server_url)
+    makers = {"mlflow": make_tables, "dagster": lambda url: _make_dagster_tables(settings)}
+    with _bar("restore") as progress:
+        backups.restore(folder, settings.home, _urls(settings), makers, replace=replace, progress=progress)
+    prefix = settings.database_prefix if settings.server_url else None
+    backups.put_facts(folder, settings.home, server_url=settings.server_url, database_prefix=prefix)
+    prepare(workspace)
+    workspace.store.close()
+    typer.echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command("migrate")
+def migrate(
+    to: Annotated[
+        str | None, typer.Option(help="URL of the Postgres server: postgresql://user:password@host:port; default RLHF_SERVER_URL.")
+    ] = None,
+) -> None:
+    """Move store, MLflow and Dagster's history from SQLite to a Postgres server, compare, and use the server from then on."""
+    workspace = _workspace()
+    settings = workspace.settings
+    facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+    server = SecretStr(to) if to is not None else settings.server_url
+    if server is None:
+        raise ConfigurationError("Where to? Name the server: --to postgresql://user:password@host:port")
+    _refuse_what_is_no_server(server)
+    if facts.server_url is not None:
+        _finish_or_refuse(workspace, facts, server)
+        return
+    if settings.database_url or settings.mlflow_url or settings.dagster_url:
+        raise ConfigurationError(
+            "RLHF_DATABASE_URL, RLHF_MLFLOW_URL or RLHF_DAGSTER_URL is set: this moves a home's own SQLite files. Unset them."
+        )
+    source = Workspace(settings.model_copy(update={"server_url": None}))
+    target = Workspace(settings.model_copy(update={"server_url": server}))
+    _refuse_while_active(source)
+    source.store.migrate()
+    databases = ServerDatabases(server.get_secret_value(), settings.database_prefix, settings.organization, settings.project)
+    databases.make(filling=True)
+    with copying.standing_still(source.store.database) as seal, _bar("moving") as progress:
+        tables = _move(source.settings, target.settings, progress)
+        _refuse_differences(tables)
+        databases.finish()
+        facts.model_copy(update={"server_url": server, "database_prefix": settings.database_prefix}).write(settings.home)
+        seal(target.store.database.where)
+    prepare(target)
+    _show(tables)
+    typer.echo(f"{settings.home} uses {target.store.database.where} from now on. Its SQLite files stay as they were and refuse new votes.")
+
+
+def _move(source: Settings, target: Settings, progress: protocols.Progress) -> list[copying.CopiedTable]:
+    with Workspace(target).store as store:
+        store.migrate()
+    moved = copying.copy_store(source.store_url, target.store_url, progress=progress)
+    if (source.home / "mlflow" / "mlflow.db").exists():
+        make_tables(target.tracking_uri)
+        moved += copying.copy_database("mlflow", source.tracking_uri, target.tracking_uri, progress=progress)
+    environ = {**target.dagster_environ, "DAGSTER_HOME": str(source.home / "dagster")}
+    moved += [copying.CopiedTable.model_validate(fact["table"]) for fact in ask_dagster("move", environ, progress) if "table" in fact]
+    return moved
+
+
+def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr) -> None:
+    """A move that was killed after its last step but one is finished; any other server is a move that this is not."""
+    assert facts.server_url is not None  # asked by the caller
+    if on_server(facts.server_url, "") != on_server(server, ""):
+        raise ConfigurationError(
+            f"{workspace.settings.home} is on {workspace.store.database.where} already. To change servers: `rlhf storage backup`, then "
+            "`rlhf storage restore` with RLHF_SERVER_URL set to the new one."
+        )
+    prepare(workspace)
+    old = workspace.settings.home / "store.db"
+    if old.exists():
+        settings = workspace.settings
+        left = Store.open(f"sqlite:///{old}", organization=settings.organization, project=settings.project)
+        with left, copying.standing_still(left.database) as seal:
+            seal(workspace.store.database.where)
+    typer.echo(f"{workspace.settings.home} is on {workspace.store.database.where} already: nothing to move.")
+
+
+def _refuse_differences(tables: Iterable[copying.CopiedTable]) -> None:
+    different = [table for table in tables if not table.is_equal]
+    if different:
+        _show(different)
+        named = ", ".join(f"{table.database}.{table.table}" for table in different)
+        raise StoreError(
+            f"After copying, {named} differ. The home stays on SQLite, nothing was lost; say so in an issue, with the table above."
+        )
+
+
+def _refuse_what_is_no_server(server: SecretStr) -> None:
+    try:
+        on_server(server, "")
+    except ValueError as cause:
+        raise ConfigurationError(f"--to {cause}.") from cause
+
+
+def _refuse_while_active(workspace: Workspace) -> None:
+    """Raises ConfigurationError while a run beats, or Dagster's daemon does."""
+    settings = workspace.settings
+    beating = workspace.store.heartbeats.beating_since(settings.dead_after_seconds)
+    if beating:
+        jobs = ", ".join(sorted({beat.job for beat in beating}))
+        raise ConfigurationError(f"{len(beating)} runs are under way ({jobs}). Let them finish, or end them in Dagster, then try again.")
+    silent_s = _daemon_silent_s(settings)
+    if silent_s is not None and silent_s < 2 * DAEMON_BEATS_S:
+        left = min(2 * DAEMON_BEATS_S - silent_s, 2 * DAEMON_BEATS_S)  # the clocks of both may differ
+        typer.echo(f"Dagster's daemon was alive {silent_s:.0f} s ago; waiting {left:.0f} s to see whether it still is.")
+        time.sleep(left)
+        again = _daemon_silent_s(settings)
+        if again is not None and again < 2 * DAEMON_BEATS_S:
+            raise ConfigurationError(f"Dagster's daemon works in {settings.home}. Stop `rlhf dev` or the daemon's service, then try again.")
+
+
+def _daemon_silent_s(settings: Settings) -> float | None:
+    state = dagster_state(settings)
+    silent: float | None = state.get("daemon_silent_s")
+    return silent
+
+
+def _make_dagster_tables(settings: Settings) -> None:
+    ask_dagster("make-tables", settings.dagster_environ)
+
+
+def _show(tables: Iterable[copying.CopiedTable]) -> None:
+    shown = Table("table", "rows here", "rows there", "SHA-256", title="moved")
+    for column in shown.columns[1:3]:
+        column.justify = "right"
+    n_empty = 0
+    for table in tables:
+        n_empty += table.n_source == table.n_target == 0
+        if table.n_source or table.n_target:
+            equal = "equal" if table.is_equal else f"{table.source_hash[:8]} / {table.target_hash[:8]}"
+            shown.add_row(f"{table.database}.{table.table}", f"{table.n_source:,}", f"{table.n_target:,}", equal)
+    shown.caption = f"and {n_empty} empty tables" if n_empty else None
+    console().print(shown)
+
+
+def console() -> Console:
+    # A pipe has no width: tables would be squeezed into 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 132)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[protocols.Progress]:
+    with Progress(TextColumn(what), *Progress.get_default_columns()[1:], TextColumn("{task.description}"), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def progress(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total or None, description=f"{note} {done:,}" if note else "")
+
+        yield progress
+
+
+def _urls(settings: Settings) -> dict[str, str | None]:
+    mlflow = {} if settings.tracking_uri.startswith("http") else {"mlflow": settings.tracking_uri}
+    return {"store": settings.store_url, **mlflow, "dagster": settings.dagster_storage}
+
+
+def _workspace() -> Workspace:
+    workspace = Workspace.here()
+    workspace.require_initialised()
+    return workspace

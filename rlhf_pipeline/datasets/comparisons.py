@@ -1,0 +1,178 @@
+"""Rows of a file as comparisons of this project. Knows what makes two of them equal, identical or repeated; the store is handed in."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import pandas as pd
+
+from rlhf_pipeline.datasets import mapping
+from rlhf_pipeline.datasets.cells import Rejected, identifier, optional_identifier, optional_word, text, whole
+from rlhf_pipeline.datasets.mapping import Binding, bind
+from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
+from rlhf_pipeline.datasets.own_rows import OwnRows
+from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
+from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.frames import COMPARISONS, FLAGS
+from rlhf_pipeline.prompts import prompt_id
+from rlhf_pipeline.records import Category, content_id
+
+REQUIRED = [("prompt",), ("completion_a",), ("completion_b",)]
+SOURCE = "import"  # where a file does not say where it is from
+MODEL = "imported"
+SPLITS = ("train", "calib", "test")
+GOLD = ("a", "b", "tie")
+
+
+class Shelf(Protocol):
+    """What holds comparisons: `store.comparisons`."""
+
+    def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
+    def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
+    def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
+
+
+class PairKeys(Protocol):
+    """What tells known comparisons: `store.imports`, and the function that makes a pair's key."""
+
+    def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+
+
+class PairKey(Protocol):
+    def __call__(self, prompt: str, completion_a: str, completion_b: str) -> str: ...
+
+
+@dataclass
+class ComparisonImport:
+    """One file's comparisons on their way into the store; `first_day` is the earliest day of those it added."""
+
+    shelf: Shelf
+    known: PairKeys
+    pair_key: PairKey
+    rejects: Rejects
+    now: datetime
+    source: str | None = None
+    counts: ImportCounts = field(default_factory=ImportCounts)
+    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
+    flags: dict[str, int] = field(default_factory=dict)
+    first_day: str | None = None
+
+    def run(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> ImportCounts:
+        """Publish batch by batch, in the order of the file: what stands in the store after a kill is a beginning of it."""
+        own = OwnRows("comparison", rows)
+        binding = bind(mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}), names, rows.columns, what=what, required=REQUIRED)
+        self.unused = binding.unused
+        seen = Seen()
+        n_before = 0
+        for batch in chunks(rows):
+            self._publish(self._new(batch, n_before, binding, own, seen))
+            n_before += len(batch)
+            progress("comparisons", rows.position, rows.size)
+        return self.counts
+
+    def _new(self, batch: Sequence[Row], n_before: int, binding: Binding, own: OwnRows, seen: Seen) -> list[dict[str, Any]]:
+        """Those of the batch that are neither wrong nor there already, as COMPARISONS rows with their flag."""
+        read: list[tuple[Row, dict[str, Any], bool]] = []
+        refused: list[tuple[Row, str]] = []
+        for position, row in enumerate(batch, start=n_before + 1):
+            try:
+                if row.fault is not None:
+                    raise Rejected(row.fault)
+                plain, is_own = own.cells(row.cells)
+                read.append((row, self._comparison(binding.of(plain), position, is_own=is_own), is_own))
+            except Rejected as cause:
+                refused.append((row, str(cause)))
+        stored = self.known.pair_keys([c["comparison_id"] for _, c, _ in read])
+        by_source_id = self.shelf.with_source_ids([c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]])
+        by_texts = self.shelf.with_pair_keys([c["pair_key"] for _, c, _ in read])
+        new = []
+        for row, comparison, is_own in read:
+            comparison_id, source_id, key = comparison["comparison_id"], comparison["source_pair_id"], comparison.pop("pair_key")
+            if (source_id and by_source_id.get(source_id, comparison_id) != comparison_id) or stored.get(comparison_id, key) != key:
+                name = f"source_pair_id {source_id!r}" if source_id else f"comparison_id {comparison_id!r}"
+                refused.append((row, f"{name} already stands for other texts, or for another source. Give each pair an id of its own"))
+                continue
+            is_first = seen.add(content_id(comparison_id))  # own ids may have any form
+            if comparison_id in stored or not is_first:
+                self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
+                continue
+            flag = comparison["flag"] if is_own else _flag(comparison, is_first=key not in by_texts)
+            if flag is not None:
+                self.flags[flag] = self.flags.get(flag, 0) + 1
+            elif comparison["repeat_of"] is None:
+                by_texts.setdefault(key, comparison_id)
+            if source_id:
+                by_source_id[source_id] = comparison_id
+            new.append(comparison | {"flag": flag})
+        self.rejects.add_all(refused)
+        self.counts = self.counts.plus(rejected=len(refused))
+        return new
+
+    def _comparison(self, cells: Mapping[str, Any], position: int, *, is_own: bool) -> dict[str, Any]:
+        """COMPARISONS and the pair's key. An empty completion is one: the model answered nothing."""
+        prompt = text(cells["prompt"], "prompt")
+        a = text(cells["completion_a"], "completion_a", may_be_empty=True)
+        b = text(cells["completion_b"], "completion_b", may_be_empty=True)
+        source_id = optional_identifier(cells.get("source_pair_id"), "source_pair_id")
+        source = self.source or optional_identifier(cells.get("source"), "source") or SOURCE
+        own_prompt = prompt_id(prompt, None)
+        comparison = {
+            "day": self.now.date().isoformat(),
+            "comparison_id": content_id("import", source, source_id, prompt, a, b),
+            "prompt_id": own_prompt,
+            "prompt": prompt,
+            "completion_a_id": content_id(own_prompt, a),
+            "completion_b_id": content_id(own_prompt, b),
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": optional_identifier(cells.get("model_version_a"), "model_version_a") or MODEL,
+            "model_version_b": optional_identifier(cells.get("model_version_b"), "model_version_b") or MODEL,
+            "category": optional_identifier(cells.get("category"), "category") or Category.INSTRUCTION.value,
+            "repeat_of": None,
+            "position": position,
+            "seed": 0,
+            "source": source,
+            "source_pair_id": source_id,
+            "split_group": optional_identifier(cells.get("split_group"), "split_group"),
+            "split": optional_word(cells.get("split"), "split", SPLITS),
+            "gold": optional_word(cells.get("gold"), "gold", GOLD),
+            "flag": None,
+        }
+        if is_own:
+            comparison |= self._as_it_was(cells)
+        return comparison | {"pair_key": self.pair_key(prompt, a, b)}
+
+    def _as_it_was(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """What an exported row says of itself: it comes back under its own id and, but for tuples, which say no more, into its own day."""
+        names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
+        ids = {name: identifier(cells[name], name) for name in names if name in cells}
+        try:
+            datetime.strptime(ids.get("day", "2000-01-01"), "%Y-%m-%d")  # noqa: DTZ007 - a day
+        except ValueError:
+            raise Rejected(f"day is {ids['day']!r}. Write YYYY-MM-DD") from None
+        counts = {name: whole(cells[name], name, low=0, high=2**62) or 0 for name in ("position", "seed") if name in cells}
+        return (
+            ids
+            | counts
+            | {
+                "repeat_of": optional_identifier(cells.get("repeat_of"), "repeat_of"),
+                "flag": optional_word(cells.get("flag"), "flag", FLAGS),
+            }
+        )
+
+    def _publish(self, new: Iterable[dict[str, Any]]) -> None:
+        rows = list(new)
+        if rows:
+            frame = pd.DataFrame(rows, columns=list(COMPARISONS.columns))
+            self.shelf.publish(frame, published_at=self.now)
+            self.counts = self.counts.plus(imported=len(rows))
+            self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
+
+
+def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:
+    """Why it makes no training pair; `is_first` where no other comparison is of these two texts."""
+    if comparison["completion_a"].strip() == comparison["completion_b"].strip():
+        return "identical"
+    return None if is_first else "repeated"

@@ -1,0 +1,37 @@
+"""Files that frames are written to and read from, one format a file. Knows names and suffixes; knows no kind of row."""
+
+from pathlib import Path
+
+from rlhf_pipeline.datasets.formats.base import Format
+from rlhf_pipeline.datasets.formats.csv import Csv
+from rlhf_pipeline.datasets.formats.jsonl import Jsonl
+from rlhf_pipeline.datasets.formats.parquet import Parquet
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.plugins import Members
+
+FORMATS = Members[type[Format]](
+    "datasets.formats",
+    {
+        "jsonl": Jsonl,
+        "csv": Csv,
+        "parquet": Parquet,
+    },
+)
+
+
+def format_for(path: Path | None = None, name: str | None = None) -> Format:
+    """The format called `name`, else the one of the path's suffix, else JSONL. Raises ConfigurationError for an unknown one."""
+    if name is not None:
+        if name not in FORMATS:
+            raise ConfigurationError(f"There is no format {name!r}. Known: {', '.join(FORMATS)}.")
+        return FORMATS[name]()
+    if path is None or not path.suffix:
+        return Jsonl()
+    for member in FORMATS.values():
+        if member.suffix == path.suffix.lower():
+            return member()
+    known = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
+    raise ConfigurationError(f"{path}: no format has the suffix {path.suffix!r}. Known: {known}. Or say which with --format.")
+
+
+__all__ = ["FORMATS", "Format", "format_for"]

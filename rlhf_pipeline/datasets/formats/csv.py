@@ -1,0 +1,123 @@
+"""Comma-separated values that a spreadsheet may open without running them. Knows cells; knows no kind of row.
+
+RFC 4180 in UTF-8: commas, CRLF, quotes doubled, line breaks inside quotes. Two things CSV cannot say are said by one mark:
+
+- An empty cell is a missing value. A cell that begins with an apostrophe is a text, without that apostrophe.
+- So the empty text is `'`; a text that a spreadsheet would take for a formula (`=1+1`) is `'=1+1`, and one that begins with an
+  apostrophe itself gets a second one. All other texts stand as they are.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, ClassVar
+
+import pandas as pd
+
+from rlhf_pipeline.datasets.formats.base import plain_columns
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import Column, FrameSchema, Kind, check_frame
+
+MARK = "'"
+# OWASP, "CSV injection": what starts a formula, also full-width and behind blanks that some programs skip.
+FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+LARGEST_CELL = 2**31 - 1  # Python's own limit is 128 KiB
+
+READERS: dict[Kind, Callable[[str], Any]] = {
+    "text": str,
+    "json": str,
+    "time": str,
+    "int": int,
+    "float": float,
+    "bool": {"true": True, "false": False}.__getitem__,
+}
+
+
+class Csv:
+    """See the module's words on missing values and formulas. The first line names the columns."""
+
+    name: ClassVar[str] = "csv"
+    suffix: ClassVar[str] = ".csv"
+
+    def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        try:
+            writer = csv.writer(text, lineterminator="\r\n")
+            writer.writerow(schema.columns)
+            n = 0
+            for batch in batches:
+                columns = plain_columns(check_frame(batch, schema), schema)
+                writer.writerows(zip(*(_cells(columns[name], column) for name, column in schema.columns.items()), strict=True))
+                n += len(batch)
+            return n
+        finally:
+            text.detach()  # else it closes the file, which is the caller's
+
+    def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        try:
+            return _frame(text, schema)
+        finally:
+            text.detach()
+
+
+def protected(text: str | None) -> str:
+    """The cell of a text, or of a missing one; see the module's words.
+
+    >>> protected(None), protected(""), protected("=1+1"), protected("'tis"), protected("plain")
+    ('', "'", "'=1+1", "''tis", 'plain')
+    """
+    if text is None:
+        return ""
+    return MARK + text if not text or text.startswith(MARK) or FORMULA.match(text) else text
+
+
+def plain(cell: str) -> str | None:
+    """What `protected` made a cell of.
+
+    >>> plain(""), plain("'"), plain("'=1+1"), plain("''tis"), plain("plain")
+    (None, '', '=1+1', "'tis", 'plain')
+    """
+    return cell.removeprefix(MARK) if cell else None
+
+
+def _cells(values: list[Any], column: Column) -> list[str]:
+    if column.kind in ("text", "json"):
+        return [protected(value) for value in values]
+    if column.kind == "bool":
+        return ["" if value is None else str(value).lower() for value in values]
+    return ["" if value is None else str(value) for value in values]  # of a float: the shortest text that is that float
+
+
+def _frame(text: io.TextIOWrapper, schema: FrameSchema) -> pd.DataFrame:
+    csv.field_size_limit(LARGEST_CELL)
+    reader = csv.reader(text, strict=True)
+    lines = _lines(reader)
+    _, names = next(lines, (1, []))
+    if sorted(names) != sorted(schema.columns):
+        raise FrameError(f"{schema.name}: the first line names {names}; expected: {list(schema.columns)}. Is it a CSV with commas?")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for number, cells in lines:
+        if len(cells) != len(names):
+            raise FrameError(f"{schema.name}: line {number} has {len(cells)} cells, the first line {len(names)}. Mend or drop that line.")
+        for name, cell in zip(names, cells, strict=True):
+            columns[name].append(_value(cell, name, schema, number))
+    return check_frame(pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}), schema)
+
+
+def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except (csv.Error, UnicodeDecodeError) as cause:
+        raise FrameError(f"After line {reader.line_num}: no CSV in UTF-8 ({cause}). Write the file anew, or mend that line.") from cause
+
+
+def _value(cell: str, name: str, schema: FrameSchema, number: int) -> Any:
+    value = plain(cell)
+    kind = schema.columns[name].kind
+    try:
+        return None if value is None else READERS[kind](value)
+    except (ValueError, KeyError) as cause:
+        raise FrameError(f"{schema.name}.{name}: {cell!r} in line {number} is no {kind}. {schema.columns[name].description}.") from cause

@@ -1,0 +1,55 @@
+"""One JSON object a line, UTF-8. Knows JSON; knows no kind of row."""
+
+import json
+from collections.abc import Iterable
+from typing import IO, Any, ClassVar
+
+import pandas as pd
+
+from rlhf_pipeline.datasets.formats.base import plain_columns
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import FrameSchema, check_frame
+
+# Characters that JSON leaves as they are and that many readers take for the end of a line.
+LINE_ENDS = {character: f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
+
+
+class Jsonl:
+    """What is missing is null, never left out; numbers are written with as many digits as bring them back."""
+
+    name: ClassVar[str] = "jsonl"
+    suffix: ClassVar[str] = ".jsonl"
+
+    def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
+        n = 0
+        for batch in batches:
+            columns = plain_columns(check_frame(batch, schema), schema)
+            lines = [_line(dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+            file.write("".join(lines).encode())
+            n += len(lines)
+        return n
+
+    def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
+        rows = [_row(line, number) for number, line in enumerate(file, start=1) if line.strip()]
+        if not rows:
+            return schema.empty()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        # As objects: a column of whole numbers with a gap would become fractions on the way.
+        return check_frame(pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}), schema)
+
+
+def _line(row: dict[str, Any]) -> str:
+    line = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    for character, escaped in LINE_ENDS.items():
+        line = line.replace(character, escaped)
+    return f"{line}\n"
+
+
+def _row(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode())
+    except ValueError as cause:  # broken JSON and broken UTF-8
+        raise FrameError(f"Line {number} is no JSON in UTF-8 ({cause}). Write the file anew, or mend that line.") from cause
+    if not isinstance(row, dict):
+        raise FrameError(f"Line {number} is a JSON {type(row).__name__}, not an object. Each line must be one object.")
+    return row

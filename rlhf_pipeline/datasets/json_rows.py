@@ -1,0 +1,136 @@
+"""Rows of JSONL, line by line, and of small files with one JSON array. Knows JSON."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, Row, refusals_named
+from rlhf_pipeline.errors import DatasetError
+
+MAX_JSON = 100 * MEGABYTE  # bytes of a .json file: it is read whole
+PEEK_ROWS = 100  # objects that are looked at to learn which columns there are
+
+
+class JsonLines:
+    is_csv = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.size = path.stat().st_size
+        self._position = 0
+        self.columns = _columns_of(itertools.islice(self._rows(), PEEK_ROWS))
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows()
+
+    def _rows(self) -> Iterator[Row]:
+        self._position = 0
+        with refusals_named(self._path), self._path.open("rb") as file:
+            for line, raw in enumerate(_raw_lines(file), start=1):
+                self._position = file.tell()
+                if raw is None:
+                    yield Row(line, {}, f"longer than {MAX_LINE // MEGABYTE} MB. Shorten it or split the file")
+                elif raw.strip():
+                    yield _json_row(line, raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw)
+
+
+def _raw_lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Lines; None for one too long to hold."""
+    while raw := file.readline(MAX_LINE):
+        if len(raw) < MAX_LINE or raw.endswith(b"\n"):
+            yield raw
+            continue
+        while raw and not raw.endswith(b"\n"):
+            raw = file.readline(MAX_LINE)
+        yield None
+
+
+def _json_row(line: int, raw: bytes) -> Row:
+    try:
+        cells = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as cause:
+        return Row(
+            line, {"": raw.decode("utf-8", "replace").rstrip()}, f"not UTF-8 (byte {cause.start + 1} of the line). Save the file as UTF-8"
+        )
+    except (ValueError, RecursionError) as cause:
+        return Row(line, {"": raw.decode("utf-8", "replace").rstrip()}, f"no JSON ({cause}). Write one JSON object a line")
+    if not isinstance(cells, dict):
+        return Row(line, {"": cells}, f"a {type(cells).__name__}, not an object. Write one JSON object a line")
+    return Row(line, cells)
+
+
+def _columns_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows if row.fault is None for name in row.cells))
+
+
+class JsonArray:
+    """An array of objects or of plain texts, or an object whose first member is one; read whole."""
+
+    is_csv = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.size = path.stat().st_size
+        if self.size > MAX_JSON:
+            raise DatasetError(
+                f"{path} has {self.size:,} bytes; .json is read whole, up to {MAX_JSON:,}. Write one object a line, as .jsonl."
+            )
+        try:
+            self._text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as cause:
+            line = path.read_bytes()[: cause.start].count(b"\n") + 1
+            raise DatasetError(f"{path}, line {line}: not UTF-8 (byte {cause.start + 1} of the file). Save the file as UTF-8.") from cause
+        opening = re.match(r'\s*(\{\s*"[^"]*"\s*:\s*)?\[', self._text)
+        if opening is None:
+            raise DatasetError(f"{path} holds no JSON array. Write [{{…}}, {{…}}], or one object a line as .jsonl.")
+        self._start = opening.end()
+        self._position = 0
+        self.columns = _columns_of(itertools.islice(self._rows(), PEEK_ROWS))
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows()
+
+    def _rows(self) -> Iterator[Row]:
+        text, decoder, blank = self._text, json.JSONDecoder(), re.compile(r"\s*")
+        at, line, counted = self._start, 1, 0
+        at = _skip(blank, text, at)
+        while text[at : at + 1] != "]":
+            line, counted = line + text.count("\n", counted, at), at
+            try:
+                value, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError) as cause:
+                raise DatasetError(
+                    f"{self._path}, line {line}: no JSON ({cause}). Mend it there; if it ends there, copy the file again."
+                ) from cause
+            yield _element(line, value)
+            self._position = at
+            at = _skip(blank, text, at)
+            if text[at : at + 1] == ",":
+                at = _skip(blank, text, at + 1)
+            elif text[at : at + 1] != "]":
+                line += text.count("\n", counted, at)
+                raise DatasetError(f"{self._path}, line {line}: no comma and no ] after an element. Mend it there, or copy the file again.")
+
+
+def _skip(blank: re.Pattern[str], text: str, at: int) -> int:
+    found = blank.match(text, at)
+    return found.end() if found else at
+
+
+def _element(line: int, value: Any) -> Row:
+    if isinstance(value, dict):
+        return Row(line, value)
+    if isinstance(value, str):
+        return Row(line, {"text": value})
+    return Row(line, {"": value}, f"a {type(value).__name__}, neither an object nor a text")

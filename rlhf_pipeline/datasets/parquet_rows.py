@@ -1,0 +1,60 @@
+"""Rows of a Parquet file, some megabytes at a time. Knows Arrow."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, Row
+from rlhf_pipeline.errors import DatasetError
+
+
+class ParquetFile:
+    is_csv = False
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._path = path
+        try:
+            # Buffered, so that a row group of a million rows is not held at once.
+            self._file = pq.ParquetFile(path, buffer_size=MEGABYTE, pre_buffer=False)
+        except pa.ArrowInvalid as cause:
+            raise DatasetError(
+                f"{path} is no whole Parquet file: it was cut off, or is something else. Copy it again. ({cause})"
+            ) from cause
+        self.columns: list[str] = list(self._file.schema_arrow.names)
+        self.size: int = self._file.metadata.num_rows
+        self._n_read = 0
+
+    @property
+    def position(self) -> int:
+        return self._n_read
+
+    def __iter__(self) -> Iterator[Row]:
+        import pyarrow as pa
+
+        groups = [self._file.metadata.row_group(i) for i in range(self._file.metadata.num_row_groups)]
+        row_bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1)
+        batch_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
+        try:
+            for batch in self._file.iter_batches(batch_size=batch_rows, use_threads=False):
+                for cells in _microseconds(batch).to_pylist():
+                    self._n_read += 1
+                    yield Row(self._n_read, cells)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
+            raise DatasetError(
+                f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). Copy or write it again, then repeat the import."
+            ) from cause
+
+
+def _microseconds(batch: Any) -> Any:
+    """Nanoseconds cut off: Python's moments end at microseconds."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field(f.name, pa.timestamp("us", tz=f.type.tz)) if pa.types.is_timestamp(f.type) and f.type.unit == "ns" else f
+        for f in batch.schema
+    ]
+    columns = [column.cast(f.type, safe=False) for column, f in zip(batch.columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

@@ -1,0 +1,129 @@
+"""Rows of a file as prompts in a JSONL file of their own, which the `dataset` source draws from. Knows cleaning; knows no database."""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rlhf_pipeline.datasets import mapping
+from rlhf_pipeline.datasets.cells import Rejected, is_missing, one_of, optional_text, text
+from rlhf_pipeline.datasets.mapping import bind
+from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
+from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
+from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.errors import DatasetError, PromptError
+from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.prompts import prompt_id
+from rlhf_pipeline.prompts.base import check_size
+from rlhf_pipeline.records import Category, Difficulty
+
+REQUIRED = [("text",)]
+
+
+@dataclass
+class PromptImport:
+    """One file's prompts on their way into `target`, which keeps those of earlier imports and is replaced whole or not at all."""
+
+    target: Path
+    rejects: Rejects
+    domain: str | None = None
+    counts: ImportCounts = field(default_factory=ImportCounts)
+    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
+
+    def run(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> ImportCounts:
+        binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
+        self.unused = binding.unused
+        known, seen = _known(self.target), Seen()
+        unfinished = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with refusals_named(self.target):
+                self.target.parent.mkdir(parents=True, exist_ok=True)
+                if self.target.exists():
+                    shutil.copyfile(self.target, unfinished)
+                with unfinished.open("a", encoding="utf-8") as file:
+                    for batch in chunks(rows):
+                        for row in batch:
+                            self._take(row, binding, file, known, seen)
+                        progress("prompts", rows.position, rows.size)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(unfinished, self.target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return self.counts
+
+    def _take(self, row: Row, binding: mapping.Binding, file: IO[str], known: Seen, seen: Seen) -> None:
+        try:
+            if row.fault is not None:
+                raise Rejected(row.fault)
+            prompt = self._prompt(binding.of(row.cells), row.line)
+        except Rejected as cause:
+            self.rejects.add(row.line, str(cause), row.cells)
+            self.counts = self.counts.plus(rejected=1)
+            return
+        name = prompt_id(prompt["text"], prompt["reference"])
+        if not seen.add(name):
+            self.counts = self.counts.plus(merged=1)
+        elif not known.add(name):
+            self.counts = self.counts.plus(known=1)
+        else:
+            json.dump(prompt, file, ensure_ascii=False)
+            file.write("\n")
+            self.counts = self.counts.plus(imported=1)
+
+    def _prompt(self, cells: Mapping[str, Any], line: int) -> dict[str, Any]:
+        """A row of the file that the `dataset` source reads."""
+        said = clean(text(cells["text"], "text"))
+        try:
+            check_size(said, f"line {line}")
+        except PromptError as cause:
+            raise Rejected(str(cause).partition(": ")[2].rstrip(".")) from cause
+        domain = optional_text(cells.get("domain"), "domain") or self.domain
+        reference = optional_text(cells.get("reference"), "reference")
+        difficulty = cells.get("difficulty")
+        variables: dict[str, Any] = {"n_whitespace_tokens": len(said.split())}
+        return {
+            "text": said,
+            "category": _category(cells.get("category"), domain),
+            "difficulty": Difficulty.MEDIUM.value if is_missing(difficulty) else one_of(difficulty, "difficulty", Difficulty).value,
+            "reference": reference,
+            "variables": variables | ({"domain": domain} if domain else {}),
+        }
+
+
+def clean(said: str) -> str:
+    r"""Without blanks around it, lines ended by \n alone: two prompts that differ in nothing else are one.
+
+    >>> clean("  Why?\r\nSay it. ")
+    'Why?\nSay it.'
+    """
+    return said.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def _category(value: Any, domain: str | None) -> str:
+    """As given; else the domain where it is one of ours; else `instruction`."""
+    if not is_missing(value):
+        return one_of(value, "category", Category).value
+    said = (domain or "").strip().lower()
+    return said if said in tuple(Category) else Category.INSTRUCTION.value
+
+
+def _known(target: Path) -> Seen:
+    """The prompts of earlier imports."""
+    known = Seen()
+    if target.exists():
+        try:
+            with target.open(encoding="utf-8") as file:
+                for line in file:
+                    row = json.loads(line)
+                    known.add(prompt_id(row["text"], row.get("reference")))
+        except (OSError, ValueError, KeyError, TypeError) as cause:
+            raise DatasetError(
+                f"{target}, where imported prompts are kept, cannot be read: {cause}. Restore it, or move it away to begin anew."
+            ) from cause
+    return known

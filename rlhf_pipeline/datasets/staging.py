@@ -1,0 +1,79 @@
+"""Records set down on disk in any order and taken up in order of time. Knows text lines; knows nothing of votes.
+
+An external merge sort: what fits in some megabytes is sorted and written as a run, and the runs are merged while they are read.
+"""
+
+import heapq
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline.files import refusals_named
+
+RUN_BYTES = 16_000_000
+FAN_IN = 64  # files open at once
+LAST = "~"  # sorts behind every year
+
+
+class Staging:
+    """`add` all, then iterate: by moment, those without one last, equal ones in the order of `line`."""
+
+    def __init__(self, folder: Path, *, run_bytes: int = RUN_BYTES, fan_in: int = FAN_IN):
+        self._folder = folder
+        self._run_bytes = run_bytes
+        self._fan_in = fan_in
+        self._held: list[str] = []
+        self._held_bytes = 0
+        self._runs: list[Path] = []
+        self._n_runs = 0
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, moment: datetime | None, line: int, record: dict[str, Any]) -> None:
+        """Raises ArtefactError where the disk is full."""
+        when = moment.astimezone(UTC).isoformat(timespec="microseconds") if moment else LAST
+        entry = f"{when}\t{line:015d}\t{json.dumps(record)}\n"  # ASCII, and no tab or line break inside
+        self._held.append(entry)
+        self._held_bytes += len(entry) + 60
+        self._n += 1
+        if self._held_bytes > self._run_bytes:
+            self._write_run()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with refusals_named(self._folder):
+            if self._held:
+                self._write_run()
+            while len(self._runs) > self._fan_in:
+                self._merge_first()
+        with ExitStack() as open_files:
+            for entry in self._merged(self._runs, open_files):
+                yield json.loads(entry.split("\t", 2)[2])
+
+    def _write_run(self) -> None:
+        self._held.sort()
+        with refusals_named(self._folder), self._new_run().open("w", encoding="ascii") as file:
+            file.writelines(self._held)
+        self._held, self._held_bytes = [], 0
+
+    def _merge_first(self) -> None:
+        first = list(islice(self._runs, self._fan_in))
+        with ExitStack() as open_files, self._new_run().open("w", encoding="ascii") as file:
+            file.writelines(self._merged(first, open_files))
+        self._runs = self._runs[self._fan_in :]
+        for path in first:
+            path.unlink()
+
+    def _merged(self, runs: list[Path], open_files: ExitStack) -> Iterator[str]:
+        return heapq.merge(*(open_files.enter_context(path.open(encoding="ascii")) for path in runs))
+
+    def _new_run(self) -> Path:
+        self._n_runs += 1
+        path = self._folder / f"run-{self._n_runs:06d}"
+        self._runs.append(path)
+        return path

@@ -1,0 +1,198 @@
+"""Rows of a file as votes of this project, in order of time. Knows what makes two of them equal; the store is handed in."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any, Protocol
+
+from rlhf_pipeline.datasets import mapping
+from rlhf_pipeline.datasets.cells import (
+    Clock,
+    Rejected,
+    choice,
+    identifier,
+    is_missing,
+    number,
+    one_of,
+    optional_identifier,
+    optional_text,
+    whole,
+)
+from rlhf_pipeline.datasets.mapping import Binding, bind
+from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
+from rlhf_pipeline.datasets.own_rows import OwnRows
+from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
+from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.datasets.staging import Staging
+from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
+
+REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
+CAST_AT_ONCE = 1_000  # handed over together; the store divides them into its transactions
+MAX_STRENGTH = 4
+IDENTITY = ("comparison_id", "annotator_id", "choice", "strength", "voted_at", "duration_s", "reason", "task_id")
+
+Turn = tuple[str, str, str, datetime | None]
+
+
+class SourceIds(Protocol):
+    """What knows comparisons by their ids elsewhere: `store.comparisons`."""
+
+    def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
+
+
+class KnownVotes(Protocol):
+    """What tells stored comparisons and votes: `store.imports`."""
+
+    def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+    def known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
+    def votes_on(self, comparison_ids: Sequence[str]) -> set[Turn]: ...
+
+
+class BallotBox(Protocol):
+    """What records votes: `store.votes`."""
+
+    def cast_all(self, new_votes: Iterable[NewVote]) -> Any: ...
+
+
+@dataclass
+class VoteImport:
+    """One file's votes: `read` sets the new ones down in `staging`, `cast` records them by their moment, the undated last.
+
+    Nothing is recorded before the whole file was read, so a file that breaks off in its middle leaves nothing behind.
+    """
+
+    comparisons: SourceIds
+    known: KnownVotes
+    rejects: Rejects
+    staging: Staging
+    clock: Clock
+    pseudonyms: Pseudonyms | None  # None keeps annotators as they are
+    are_undated: bool = False
+    counts: ImportCounts = field(default_factory=ImportCounts)
+    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
+    days: set[str] = field(default_factory=set)  # of new votes with a moment
+    n_undated: int = 0
+
+    def read(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> None:
+        """All rows of the file: new ones are set down, the others counted."""
+        own = OwnRows("vote", rows)
+        binding = bind(mapping.VOTES | (mapping.OWN_VOTES if own else {}), names, rows.columns, what=what, required=REQUIRED)
+        self.unused = binding.unused
+        if "voted_at" not in binding and not self.are_undated:
+            raise DatasetError(
+                f"{what}: no column for voted_at, when the vote was cast. The file has: {', '.join(rows.columns)}. "
+                "Say which it is with --map voted_at=COLUMN, or that there is none with --undated: such votes count for training, but never for drift."
+            )
+        seen = Seen()
+        for batch in chunks(rows):
+            self._stage(batch, names.choices, binding, own, seen)
+            progress("reading", rows.position, rows.size)
+
+    def cast(self, ballots: BallotBox, progress: Progress = unseen) -> None:
+        """Record what `read` set down. After an error or a kill, import the same file again: only what is missing is cast."""
+        for batch in batched(self.staging, CAST_AT_ONCE):
+            ballots.cast_all(NewVote.model_validate(record) for record in batch)
+            self.counts = self.counts.plus(imported=len(batch))
+            progress("casting", self.counts.imported, len(self.staging))
+
+    def _stage(self, batch: Sequence[Row], words: Mapping[str, Choice], binding: Binding, own: OwnRows, seen: Seen) -> None:
+        read: list[tuple[Row, dict[str, Any], bool]] = []
+        refused: list[tuple[Row, str]] = []
+        for row in batch:
+            try:
+                if row.fault is not None:
+                    raise Rejected(row.fault)
+                plain, is_own = own.cells(row.cells)
+                cells = binding.of(plain)
+                if is_own and cells.get("is_superseded") in (True, "true"):
+                    raise Rejected("its annotator replaced it by a later vote. Export without --superseded")
+                read.append((row, self._vote(cells, words, is_own=is_own), is_own))
+            except Rejected as cause:
+                refused.append((row, str(cause)))
+        placed = self._placed(read, refused)
+        self.rejects.add_all(refused)
+        keys = [f"import:{content_id(*(vote[name] for name in IDENTITY))}" for _, vote, _ in placed]
+        known = self.known.known_keys(keys)
+        turns = self.known.votes_on([vote["comparison_id"] for _, vote, is_own in placed if is_own])
+        n_merged = n_known = 0
+        for key, (row, vote, _) in zip(keys, placed, strict=True):
+            if not seen.add(key.removeprefix("import:")):
+                n_merged += 1
+            elif key in known or (vote["comparison_id"], vote["annotator_id"], vote["choice"], vote["voted_at"]) in turns:
+                n_known += 1
+            else:
+                self._set_down(row.line, vote | {"idempotency_key": key})
+        self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refused))
+
+    def _set_down(self, line: int, vote: dict[str, Any]) -> None:
+        moment: datetime | None = vote["voted_at"]
+        self.staging.add(moment, line, vote | {"voted_at": moment.isoformat() if moment else None, "origin": "import"})
+        if moment is None:
+            self.n_undated += 1
+        else:
+            self.days.add(moment.date().isoformat())
+
+    def _placed(
+        self, read: Sequence[tuple[Row, dict[str, Any], bool]], refused: list[tuple[Row, str]]
+    ) -> list[tuple[Row, dict[str, Any], bool]]:
+        """Those votes whose comparison is stored, with its id; the others go to `refused`."""
+        stored = self.known.pair_keys([vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]])
+        by_source_id = self.comparisons.with_source_ids([vote["source_pair_id"] for _, vote, _ in read if vote["source_pair_id"]])
+        placed = []
+        for row, vote, is_own in read:
+            own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
+            found = own_id if own_id in stored else by_source_id.get(source_id)
+            if found is None:
+                name = f"comparison_id {own_id!r}" if own_id else f"source_pair_id {source_id!r}"
+                refused.append((row, f"{name} is no comparison of this project. Import its comparisons first"))
+            else:
+                placed.append((row, vote | {"comparison_id": found}, is_own))
+        return placed
+
+    def _vote(self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool) -> dict[str, Any]:
+        """A vote without idempotency key, its comparison under one of two names."""
+        comparison_id = optional_identifier(cells.get("comparison_id"), "comparison_id")
+        source_id = optional_identifier(cells.get("source_pair_id"), "source_pair_id")
+        if comparison_id is None and source_id is None:
+            raise Rejected("it names no comparison: comparison_id or source_pair_id is missing")
+        annotator = identifier(cells["annotator_id"], "annotator_id")
+        said = choice(cells["choice"], words)
+        kind = cells.get("annotator_kind")
+        return {
+            "comparison_id": comparison_id,
+            "source_pair_id": source_id,
+            "annotator_id": annotator if is_own or self.pseudonyms is None else self.pseudonyms(annotator),
+            "annotator_kind": AnnotatorKind.HUMAN.value if is_missing(kind) else one_of(kind, "annotator_kind", AnnotatorKind).value,
+            "choice": said.value,
+            "strength": _strength(cells.get("strength"), said),
+            "voted_at": self.clock.moment(cells.get("voted_at"), "voted_at"),
+            "duration_s": number(cells.get("duration_s"), "duration_s", low=0),
+            "reason": "" if is_own and cells.get("reason") == "" else optional_text(cells.get("reason"), "reason"),
+            "stated_confidence": number(cells.get("stated_confidence"), "stated_confidence", low=0, high=1),
+            "task_id": optional_identifier(cells.get("task_id"), "task_id"),
+        }
+
+
+def batched(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Consecutive lists of at most `size`.
+
+    >>> [len(batch) for batch in batched([{}, {}, {}], 2)]
+    [2, 1]
+    """
+    rest = iter(records)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _strength(value: Any, said: Choice) -> int | None:
+    """1 to 4 with a or b. A scale that begins at 0 for a tie says nothing beyond the tie."""
+    found = whole(value, "strength", low=0, high=MAX_STRENGTH)
+    if found is not None and found > 0 and said not in (Choice.A, Choice.B):
+        raise Rejected(f"strength {found} with choice {said}: strength says how much a or b is preferred")
+    if found == 0 and said in (Choice.A, Choice.B):
+        raise Rejected(f"strength 0 with choice {said}: it is 1 (slight) to {MAX_STRENGTH} (strong)")
+    return found or None

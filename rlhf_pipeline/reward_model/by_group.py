@@ -1,0 +1,44 @@
+"""A reward model judged source by source. Knows pairs and a fitted model; knows no votes and no storage.
+
+One accuracy over several sources says more of their sizes than of the model: it may know one well and guess in the others.
+"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.reward_model.base import RewardModel
+from rlhf_pipeline.reward_model.training import RewardModelParams, TestAccuracy, accuracy_on, margins_of, usual_side
+
+
+def accuracy_by_group(
+    model: RewardModel,
+    pairs: pd.DataFrame,
+    groups: Mapping[str, str],
+    params: RewardModelParams | None = None,
+    *,
+    progress: Progress = silent,
+) -> dict[str, TestAccuracy]:
+    """The model on the test pairs of each group, largest first; `groups` is comparison id -> name, others are left out.
+
+    `majority_side` is the side chosen most often in that group's training pairs. Raises NotEnoughData where no test pair is of
+    a group.
+    """
+    params = params or RewardModelParams()
+    pairs = check_frame(pairs, PREFERENCE_PAIRS)
+    group = pairs["comparison_id"].map(groups)
+    is_judged = (pairs["split"] == "test") & (pairs["agreement"] > 0.5) & group.notna()
+    test = pairs[is_judged]
+    if test.empty:
+        raise NotEnoughData(
+            f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name groups of pairs of the test split."
+        )
+    margins = margins_of(model, test, progress=progress)
+    names = group[is_judged].to_numpy()
+    return {
+        str(name): accuracy_on(test[names == name], margins[names == name], usual_side(pairs[group == name]), params)
+        for name in group[is_judged].value_counts().index
+    }

@@ -1,0 +1,126 @@
+"""One database as files and back, while it is in use: SQLite as a copy of its file, Postgres as one CSV per table.
+
+Both show one moment of the database. Knows no table by name; what stands beside the databases is not its business.
+"""
+
+import gzip
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, MetaData, make_url, text
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Record
+from rlhf_pipeline.store.copying import copy_rows, engine_of, go_on_counting, stored_columns
+from rlhf_pipeline.store.faults import translated
+
+
+class DumpedTable(Record):
+    """One table of a Postgres database: its file, its columns in the file's order, its rows."""
+
+    table: str
+    file: str
+    columns: tuple[str, ...]
+    n_rows: int
+
+
+def is_sqlite(url: str) -> bool:
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def sqlite_file(url: str) -> Path:
+    return Path(make_url(url).database or "")
+
+
+def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
+    """A consistent copy of an SQLite file, its log included, by SQLite's online backup; rows of each table of the copy.
+
+    Raises StoreError for a file that is no database and where the disk refuses.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=30)) as old, closing(sqlite3.connect(target)) as new:
+            old.backup(new)  # in one step: one that lets writers in between starts again after each of them, perhaps for ever
+            new.execute("PRAGMA journal_mode=DELETE")  # one file, not three
+            tables = [row[0] for row in new.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")]
+            return {table: new.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] for table in sorted(tables)}
+    except sqlite3.Error as cause:
+        raise StoreError(
+            f"{source} cannot be copied to {target}: {cause}. Free disk space, or look at it with `rlhf storage check`."
+        ) from cause
+
+
+def dump_postgres(url: str, folder: Path, *, progress: Progress = silent) -> list[DumpedTable]:
+    """Every table of one snapshot as `<folder>/<table>.csv.gz` with a header; tables that others refer to come first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    engine = engine_of(url)
+    try:
+        with (
+            translated(engine.url.render_as_string(hide_password=True)),
+            engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
+        ):
+            tables = MetaData()
+            tables.reflect(connection)
+            dumped = []
+            for done, table in enumerate(tables.sorted_tables):
+                columns = tuple(column.name for column in stored_columns(table))
+                file = folder / f"{table.name}.csv.gz"
+                with gzip.open(file, "wb", compresslevel=3) as packed:
+                    n_rows = copy_rows(connection, f'COPY "{table.name}" ({_quoted(columns)}) TO STDOUT WITH (FORMAT csv, HEADER)', packed)
+                dumped.append(DumpedTable(table=table.name, file=file.name, columns=columns, n_rows=n_rows))
+                progress(done + 1, len(tables.tables), table.name)
+            return dumped
+    finally:
+        engine.dispose()
+
+
+def load_postgres(url: str, folder: Path, tables: Sequence[DumpedTable], *, progress: Progress = silent) -> None:
+    """Rows into the empty tables that their owner made, all or nothing; sequences go on after them.
+
+    Raises StoreError where the tables are those of another version, or hold another number of rows afterwards.
+    """
+    engine = engine_of(url)
+    shown = engine.url.render_as_string(hide_password=True)
+    try:
+        with translated(shown), engine.begin() as connection:
+            there = MetaData()
+            there.reflect(connection)
+            for dump in tables:
+                _refuse_other_columns(shown, dump, there)
+            for table in reversed(there.sorted_tables):
+                if (
+                    table.name in {dump.table for dump in tables}
+                    and connection.execute(text(f'SELECT 1 FROM "{table.name}" LIMIT 1')).scalar()
+                ):
+                    connection.execute(table.delete())
+            for done, dump in enumerate(tables):
+                n = _load(connection, folder, dump)
+                if n != dump.n_rows:
+                    raise StoreError(f"{dump.file} holds {n} rows, not {dump.n_rows} as the manifest says. Nothing was restored.")
+                go_on_counting(connection, there.tables[dump.table])
+                progress(done + 1, len(tables), dump.table)
+    finally:
+        engine.dispose()
+
+
+def _load(connection: Connection, folder: Path, dump: DumpedTable) -> int:
+    with gzip.open(folder / dump.file, "rb") as packed:
+        return copy_rows(connection, f'COPY "{dump.table}" ({_quoted(dump.columns)}) FROM STDIN WITH (FORMAT csv, HEADER)', packed)
+
+
+def _refuse_other_columns(shown: str, dump: DumpedTable, there: MetaData) -> None:
+    found = {column.name for column in there.tables[dump.table].c} if dump.table in there.tables else set()
+    missing = sorted(set(dump.columns) - found)
+    if missing:
+        raise StoreError(
+            f"{shown} has no {dump.table}.{missing[0]}: the backup was made by another version of its owner. Install the versions that the "
+            "manifest names, restore, then upgrade."
+        )
+
+
+def _quoted(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)

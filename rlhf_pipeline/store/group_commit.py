@@ -1,0 +1,55 @@
+"""Single votes of many threads in one transaction. Knows that some may be refused; knows neither rules nor SQL.
+
+One transaction costs a wait on the disk, and a turn among the processes that write: eight threads of one server would otherwise
+stand in line eight times behind every transaction of an import.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+Sent = TypeVar("Sent")
+Kept = TypeVar("Kept")
+
+
+class GroupCommit(Generic[Sent, Kept]):
+    """Call it with what is to be recorded: the first thread that gets through records for all that wait by then.
+
+    `record` writes all that it is handed, in order, in one transaction, or raises and keeps nothing. Where it raises one of `refusals`
+    the group is recorded one by one, so that nobody is refused for another's fault; any other error is everybody's.
+    """
+
+    def __init__(self, record: Callable[[Sequence[Sent]], list[Kept]], *, refusals: tuple[type[Exception], ...], most: int):
+        self._record = record
+        self._refusals = refusals
+        self._most = most
+        self._turn = threading.Lock()
+        self._waiting: deque[tuple[Sent, Future[Kept]]] = deque()
+
+    def __call__(self, sent: Sent) -> Kept:
+        mine: Future[Kept] = Future()
+        self._waiting.append((sent, mine))
+        with self._turn:
+            while not mine.done():
+                self._take([self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))])
+        return mine.result()
+
+    def _take(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
+        try:
+            kept = self._record([sent for sent, _ in group])
+        except self._refusals as refusal:
+            if len(group) == 1:
+                group[0][1].set_exception(refusal)
+                return
+            for one in group:
+                self._take([one])
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            raise
+        else:
+            for (_, future), row in zip(group, kept, strict=True):
+                future.set_result(row)

@@ -1,0 +1,140 @@
+"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with their project. Knows no table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import copying
+from rlhf_pipeline.store.engine import CONNECT_SECONDS
+from rlhf_pipeline.store.faults import explain
+
+KINDS = ("store", "dagster", "mlflow")
+OLDEST_VERSION = 130_000  # of the server, as it numbers itself: what DROP … FORCE and the types used here need
+WITH_PROVIDERS = 150_000  # from here on a new database says who sorts its text
+FILLING = " (being filled)"
+MAKING = 727_462  # key of the advisory lock: any number, always the same
+
+
+@dataclass(frozen=True)
+class ServerDatabases:
+    """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of `url`, for one project."""
+
+    url: str
+    prefix: str
+    organization: str
+    project: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}_{kind}" for kind in KINDS)
+
+    def make(self, *, filling: bool = False) -> list[str]:
+        """Make what is missing; the names of those that were made. Safe in many processes at once and free to repeat.
+
+        `filling` marks them as half full until `finish`, and empties what an earlier such call left behind.
+        Raises StoreError, without the password, where the server cannot be reached, refuses the login or the making, or
+        where the databases belong to another project: Dagster's history cannot be shared.
+        """
+        try:
+            with _connected(self._maintenance()) as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
+                owner = self._owner(connection)
+                self._refuse_strangers(connection, owner)
+                made = [name for name in self.names if self._make(connection, name)]
+                if filling:
+                    self._clear(owner)
+                elif owner == self._mine + FILLING:
+                    raise StoreError(
+                        f"The databases {self.prefix}_… on {self._shown()} are half filled: a move was ended in the middle. "
+                        "Repeat `rlhf storage migrate`, or name another RLHF_DATABASE_PREFIX."
+                    )
+                self._mark(connection, self._mine + (FILLING if filling else ""))
+        except SQLAlchemyError as cause:
+            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+        return made
+
+    def finish(self) -> None:
+        """Everything has arrived: from here on they are the project's."""
+        try:
+            with _connected(self._maintenance()) as connection:
+                self._mark(connection, self._mine)
+        except SQLAlchemyError as cause:
+            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+
+    def _clear(self, owner: str | None) -> None:
+        for name in self.names:
+            url = self._maintenance().set(database=name).render_as_string(hide_password=False)
+            if not copying.has_tables(url):
+                continue
+            if owner != self._mine + FILLING:
+                raise StoreError(
+                    f"The database {name} on {self._shown()} holds tables already, perhaps another copy of this project. Nothing was moved. "
+                    "Name another RLHF_DATABASE_PREFIX, or drop the three databases if they hold nothing you need."
+                )
+            copying.empty(url)
+
+    def _make(self, connection: Connection, name: str) -> bool:
+        if connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}).scalar():
+            return False
+        # Sorted by code point, as SQLite sorts: a seeded draw from ordered rows must be the same on both.
+        provider = " LOCALE_PROVIDER libc" if _version(connection) >= WITH_PROVIDERS else ""
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'{provider}"))
+        return True
+
+    def _owner(self, connection: Connection) -> str | None:
+        """The mark of the project they belong to; None where nobody set one."""
+        asked = text("SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name")
+        mark: str | None = connection.execute(asked, {"name": self._dagster}).scalar()
+        return mark
+
+    def _refuse_strangers(self, connection: Connection, owner: str | None) -> None:
+        if _version(connection) < OLDEST_VERSION:
+            raise StoreError(
+                f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; 13 is the oldest that will do."
+            )
+        if owner and owner.startswith("rlhf ") and owner.removesuffix(FILLING) != self._mine:
+            raise StoreError(
+                f"The databases {self.prefix}_… on {self._shown()} belong to project {owner.removeprefix('rlhf ')}, not to "
+                f"{self.organization}/{self.project}: Dagster's history cannot be shared. Set RLHF_DATABASE_PREFIX to another name."
+            )
+
+    def _mark(self, connection: Connection, mark: str) -> None:
+        quoted = mark.replace("'", "''").replace("%", "%%")  # such a statement takes no parameters
+        try:
+            connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster} IS '{quoted}'")
+        except DBAPIError:  # made by an administrator, for us: theirs to mark
+            return
+
+    @property
+    def _dagster(self) -> str:
+        return f"{self.prefix}_dagster"
+
+    @property
+    def _mine(self) -> str:
+        return f"rlhf {self.organization}/{self.project}"
+
+    def _maintenance(self) -> URL:
+        url = make_url(self.url)
+        return url.set(drivername="postgresql+psycopg2", database=url.database or "postgres")
+
+    def _shown(self) -> str:
+        return make_url(self.url).render_as_string(hide_password=True)
+
+
+def _connected(url: URL) -> Connection:
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": CONNECT_SECONDS})
+    return engine.connect()
+
+
+def _version(connection: Connection) -> int:
+    return int(connection.execute(text("SHOW server_version_num")).scalar_one())
+
+
+def _told(cause: SQLAlchemyError) -> str:
+    lines: Sequence[str] = str(cause.orig if isinstance(cause, DBAPIError) else cause).strip().splitlines()
+    return explain(" ".join(line.strip() for line in lines))

@@ -1,0 +1,204 @@
+"""The replay: days of imported votes, lived through one after another as if the loop had run then.
+
+Of each day, in this order: its feedback, in which the champion of that morning first predicts what will be judged; the trigger's
+decision at the day's end and, where it fires, reward model and calibration refitted; a first or later reward model where there is
+enough to learn from. No policy made these completions, so none is retrained on them.
+
+How far it came is read from the runs, by tag, and from `store.replays`: the sensor and `rlhf replay` take the same steps, each
+goes on where the other stood, and what is asked for again is found done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.partitions import DAYS
+from jobs.feedback import feedback, learning
+from rlhf_pipeline.calibration import CalibrationParams
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.store import Store
+from sensors.learning import is_uncalibrated, pairs_short
+from sensors.runs import STEP_TAG, SUBMISSION_LEASE, causes, failures_of, run_of, status_of, why_failed
+from sensors.votes import OF_PROJECT, UP_TO_SEQ
+
+MAX_ATTEMPTS = 3
+TOO_LITTLE = {"NotEnoughData", "NotEnoughVotes"}
+OPEN = {
+    dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.MANAGED,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Nothing to be started now, and why. `is_stuck`: nothing will be, until somebody mends what the reason names."""
+
+    reason: str
+    is_stuck: bool = False
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The steps of a replay, each asked for until it succeeded; after `max_attempts` (None: never) it waits for a person."""
+
+    settings: Settings
+    instance: dg.DagsterInstance
+    store: Store
+    max_attempts: int | None = MAX_ATTEMPTS
+
+    def advance(self) -> dg.RunRequest | Waiting | None:
+        """The next run, in order of days; or why there is none now; None once no day is left. Marks days as done on the way."""
+        while days := self.store.replays.pending():
+            day = days[0]
+            if unfinished := self._unfinished_import():
+                return unfinished
+            if not DAYS.has_partition_key(day):
+                return Waiting(
+                    f"{day} waits for its replay, but partitions begin with {DAYS.get_first_partition_key()} here. Reload the code "
+                    "location (Deployment → Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs neither.",
+                    is_stuck=True,
+                )
+            seq = self.store.votes.last_imported_seq(day)
+            step = self._of_day(day, seq) if seq else None
+            if step is not None:
+                return step
+            self.store.replays.done(day, up_to_seq=seq)
+        return None
+
+    def is_excused(self, step: dg.RunRequest) -> bool:
+        """Whether the replay goes on although this step failed: there was too little to learn from, a later day will have more."""
+        run = run_of(self.instance, step.run_key or "")
+        return step.job_name == learning.name and run is not None and self._lacks_data(run.run_id)
+
+    def _unfinished_import(self) -> Waiting | None:
+        """A day is replayed once, with all its votes."""
+        started = [i for i in self.store.imports.all() if i.kind == "votes" and i.state == "started"]
+        if not started:
+            return None
+        return Waiting(
+            f"The import of {started[-1].file} since {started[-1].started_at:%Y-%m-%d %H:%M} UTC is not finished. "
+            "If it was killed, import the file again."
+        )
+
+    def _of_day(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+        # The decision comes before a refit for the sake of more data: the new champion would supersede the events, and votes from
+        # before a change would go on counting in full.
+        return self._feedback(day, seq) or self._decision(day, seq) or self._learning(day, seq)
+
+    def _feedback(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+        config = {"votes": {"up_to_seq": seq}, "reflection_log": {"is_replay": True}, "drift_report": {"up_to_seq": seq}}
+        # By these the votes sensor finds it and asks for nothing that it took.
+        tags = {UP_TO_SEQ: str(seq), OF_PROJECT: self.settings.project}
+        return self._asked("feedback", day, seq, feedback.name, config, tags=tags, partition=day)
+
+    def _learning(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+        if pairs_short(self.settings, self.store, up_to_seq=seq) and not self._can_be_calibrated_now(seq):
+            return None
+        return self._asked("learning", day, seq, learning.name, self._learn(seq), may_lack_data=True)
+
+    def _can_be_calibrated_now(self, seq: int) -> bool:
+        """Where an import's own split gave the first days nothing to calibrate with, the first days that do are not waited past."""
+        needed = CalibrationParams().min_pairs
+        return (
+            bool(is_uncalibrated(self.settings, self.store))
+            and self.store.votes.n_voted_comparisons(up_to_seq=seq, split="calib") >= needed
+        )
+
+    def _decision(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+        now = end_of(day)
+        champion = self.store.promotions.champion(f"{self.settings.project}.reward_model")
+        label = f"{champion.model_name}@{champion.version}" if champion else None
+        self.store.decisions.decide(partial(decide, params=TriggerParams()), now=now, champion=label, up_to_seq=seq)
+        for decision in self._open_decisions(now):
+            step = self._refit(decision, day, seq)
+            if step is not None:
+                return step
+        return None
+
+    def _open_decisions(self, now: datetime) -> list[TriggerDecision]:
+        """Those of a replayed day carry its end as their time; others are none of the replay's."""
+        return [d for d in (*self.store.decisions.pending(), *self.store.decisions.submitted()) if d.decided_at == now]
+
+    def _refit(self, decision: TriggerDecision, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+        name, number = f"decision-{decision.decision_id}", int(decision.decision_id or 0)
+        step = self._asked(name, day, seq, learning.name, self._learn(seq, decision.change_seq), may_lack_data=True)
+        runs = self._runs(day, seq, name)
+        if runs:
+            self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
+        if step is None:
+            succeeded = any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
+            error = None if succeeded else why_failed(self.instance, runs[0].run_id)
+            self.store.decisions.mark_finished(number, succeeded=succeeded, error=error)
+        return step
+
+    def _learn(self, seq: int, change_seq: int | None = None) -> dict[str, dict[str, Any]]:
+        """No vote above `seq` is learnt from. Only what has never been calibrated may go on without."""
+        never = is_uncalibrated(self.settings, self.store) is not False
+        config: dict[str, Any] = {"up_to_seq": seq, **({} if change_seq is None else {"change_seq": change_seq})}
+        return {"reward_model": config, "calibration": {**config, "allow_uncalibrated": never}}
+
+    def _asked(
+        self, name: str, day: str, seq: int, job: str, config: Mapping[str, Mapping[str, Any]], *, tags: Mapping[str, str] | None = None,
+        partition: str | None = None, may_lack_data: bool = False,
+    ) -> dg.RunRequest | Waiting | None:  # fmt: skip
+        """A step until it succeeded: its next attempt, or why that waits. None once it did, or where there is too little to learn from."""
+        runs = self._runs(day, seq, name)
+        states = [status_of(self.instance, run.run_id) for run in runs]
+        if dg.DagsterRunStatus.SUCCESS in states:
+            return None
+        if running := [run for run, state in zip(runs, states, strict=True) if state in OPEN]:
+            return Waiting(f"{day}: {job} goes on in run {running[0].run_id[:8]}")
+        if runs and may_lack_data and self._lacks_data(runs[0].run_id):
+            return None
+        if self.max_attempts is not None and len(runs) >= self.max_attempts:
+            return Waiting(
+                f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run {runs[0].run_id[:8]}: "
+                f"{why_failed(self.instance, runs[0].run_id)}. Mend it, then re-execute that run or call `rlhf replay`; both go on from here.",
+                is_stuck=True,
+            )
+        key = f"{self._step(day, seq, name)}:{len(runs) + 1}"
+        # First the lease, then another look: whoever had it before has made its run by now.
+        leased = self.store.replays.lease(day, key, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
+        if not leased or run_of(self.instance, key) is not None:
+            return Waiting(f"{day}: {job} is being started by another process")
+        return dg.RunRequest(
+            run_key=key,
+            job_name=job,
+            partition_key=partition,
+            run_config={"ops": {stage: {"config": dict(values)} for stage, values in config.items()}},
+            tags={STEP_TAG: self._step(day, seq, name), **(tags or {})},
+        )
+
+    def _lacks_data(self, run_id: str) -> bool:
+        """Whether a run failed because there is too little to learn from yet."""
+        return any(e.cls_name in TOO_LITTLE for error in failures_of(self.instance, run_id).values() for e in causes(error))
+
+    def _runs(self, day: str, seq: int, name: str) -> list[dg.DagsterRun]:
+        """The step's attempts, newest first; a run that was re-executed by hand is one of them."""
+        return list(self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step(day, seq, name)})))
+
+    def _step(self, day: str, seq: int, name: str) -> str:
+        return f"replay:{self.settings.project}:{day}:{seq}:{name}"
+
+
+def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+    @dg.sensor(name="replay", jobs=[feedback, learning], minimum_interval_seconds=settings.sensor_seconds, default_status=status)
+    def replay(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+        """Requests the next step of the oldest imported day, one run after another."""
+        step = Replay(settings, context.instance, store).advance()
+        if isinstance(step, dg.RunRequest):
+            return dg.SensorResult(run_requests=[step])
+        return dg.SkipReason(step.reason if step else "no imported day waits for its replay")
+
+    return replay
+
+
+def end_of(day: str) -> datetime:
+    """The moment at which a replayed day's trigger decides: cool-downs are counted in the time of the votes."""
+    return datetime.combine(date.fromisoformat(day), time.max, UTC)

@@ -1,0 +1,442 @@
+"""The replay of an import: who predicted what knowing what, when a change is found, and that no kill and no repetition shows."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from demo.in_process import InProcess
+from replay.day_line import day_line, decision_lines
+from replay.drive import Drive, ReplayStopped
+from replay.timeline import write_timeline
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.votes import latest_pairs
+from sensors.replay import Replay, Waiting, end_of
+from sensors.runs import STEP_TAG, SUBMISSION_LEASE
+from tests.pipeline import imported
+
+pytestmark = pytest.mark.slow
+
+N = 80  # comparisons of a day
+FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+NEVER = 1_000_000
+
+
+class Killed(BaseException):
+    """The end of the process at this point, as far as files and databases can tell."""
+
+
+class FragileRunner(InProcess):
+    """Runs that may be killed before or after the n-th of them, or see one fail."""
+
+    killed_before = killed_after = failing = 0
+    n_runs = 0
+
+    def run(self, job: str, day: str, **arguments: Any) -> None:
+        self.n_runs += 1
+        if self.n_runs == self.killed_before:
+            raise Killed
+        if self.n_runs == self.failing:
+            arguments["run_config"]["ops"]["votes"] = {"config": {"up_to_seq": -5}}
+        super().run(job, day, **arguments)
+        if self.n_runs == self.killed_after:
+            raise Killed
+
+
+def drive_of(project: Any, **moments: int) -> Drive:
+    runner = FragileRunner(project.settings, project.defs, project.instance, project.store, lambda stage: None)
+    for name, number in moments.items():
+        setattr(runner, name, number)
+
+    def no_pause(seconds: float) -> None:
+        raise AssertionError("waits for another process")
+
+    return Drive(runner, lambda reason: None, no_pause)
+
+
+def replay(project: Any, **moments: int) -> list[str]:
+    """The days that one call of `rlhf replay` lives through."""
+    return list(drive_of(project, **moments).days())
+
+
+def small_import(project: Any, n_days: int, *, n: int = 12, first: int = 0) -> None:
+    """Days of a few votes each: enough to report, too few to learn from."""
+    cast = []
+    for d in range(first, first + n_days):
+        frame = imported.comparisons(n, name=f"d{d}")
+        imported.publish(project.store, frame)
+        cast += imported.votes(frame, project.day(d), seed=d)
+    imported.import_votes(project.store, cast)
+
+
+def runs_by_step(project: Any) -> dict[str, int]:
+    """How many runs each step took, by `<day>:<seq>:<step>`."""
+    runs = project.instance.get_runs(dg.RunsFilter())
+    return dict(Counter(run.tags[STEP_TAG].partition(":")[2].partition(":")[2] for run in runs if STEP_TAG in run.tags))
+
+
+def made(project: Any) -> dict[str, Any]:
+    """What is left of a replay, without what differs from run to run."""
+    store, files = project.store, project.files
+    return {
+        "waiting": store.replays.pending(),
+        "days": {stage: files.days(stage) for stage in FEEDBACK},
+        "rows": {stage: [len(files.read_frame(stage, day)) for day in files.days(stage)] for stage in FEEDBACK},
+        "predictions": store.predictions.count(),
+        "models": [v.data_seq for v in project.registry.history("reward_model")],
+        "decisions": [(d.action, d.state, d.decided_at) for d in store.decisions.all()],
+    }
+
+
+@pytest.fixture(scope="module")
+def history(make_project: Callable[..., Any]) -> Any:
+    """Four replayed days: one to learn from, one predicted well, one on which taste turns round, one after it. Read only.
+
+    On the second day some comparisons of the first are judged again by others; on the last some votes have no time.
+    """
+    project = make_project(completion_backend="template", annotators="human", min_new_pairs=N)
+    frames = [imported.comparisons(N, name=f"d{d}") for d in range(4)]
+    tastes = (imported.GENTLE, imported.GENTLE, imported.HARSH, imported.HARSH)
+    cast = []
+    for d, (frame, taste) in enumerate(zip(frames, tastes, strict=True)):
+        imported.publish(project.store, frame)
+        cast += imported.votes(frame, project.day(d), likes=taste, seed=d)
+    cast += imported.votes(frames[1].iloc[:20], project.day(2), likes=imported.HARSH, annotators=2, seed=9, by="again")
+    undated = imported.comparisons(6, name="undated")
+    imported.publish(project.store, undated)
+    cast += [v.model_copy(update={"voted_at": None}) for v in imported.votes(undated, project.day(0), seed=8)]
+    imported.import_votes(project.store, cast)
+    assert replay(project) == [project.day(d) for d in range(4)]
+    return project
+
+
+def seqs(project: Any, d: int) -> int:
+    return int(project.store.votes.last_imported_seq(project.day(d)))
+
+
+def test_every_day_is_reported_once_and_in_order(history: Any) -> None:
+    for stage in FEEDBACK:
+        assert history.files.days(stage) == [history.day(d) for d in range(4)]
+    feedback = [step for step in runs_by_step(history) if step.endswith("feedback")]
+    assert sorted(feedback) == [f"{history.day(d)}:{seqs(history, d)}:feedback" for d in range(4)]
+    assert set(runs_by_step(history).values()) == {1}
+    runs = [run for run in reversed(history.instance.get_runs()) if run.job_name == "feedback"]
+    assert [run.tags["dagster/partition"] for run in runs] == [history.day(d) for d in range(4)]
+
+
+def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: Any) -> None:
+    data_seq = {v.label: v.data_seq for v in history.registry.history("reward_model")}
+    predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
+    assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
+    first_vote = history.store.votes.on(predictions["comparison_id"].tolist()).groupby("comparison_id")["seq"].min()
+    assert len(predictions) == 3 * N
+    for row in predictions.to_dict("records"):
+        assert data_seq[row["reward_model"]] < first_vote[row["comparison_id"]]
+    assert set(history.files.read_frame("reflection_log", history.day(0))["vote_id"]) == set()
+
+
+def test_no_model_has_learnt_from_a_vote_after_its_day(history: Any) -> None:
+    learnt = [v.data_seq for v in history.registry.history("reward_model")]
+    ends = [seqs(history, d) for d in range(4)]
+    assert learnt[0] == ends[0]
+    assert learnt[1] <= ends[2]
+    assert history.store.votes.max_seq() > ends[3]  # undated votes, cast last, are in none of them
+
+
+def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(history: Any, branch: Callable[..., Any]) -> None:
+    """The leak that must be impossible: all days' pairs lie there, those beyond the seq are as good as not."""
+    project = branch(history)
+    all_pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
+    assert all_pairs["max_seq"].max() > seqs(project, 0)
+    first = project.registry.history("reward_model")[0]
+    limit = {"up_to_seq": seqs(project, 0)}
+    project.run("learning", config={"ops": {"reward_model": {"config": limit}, "calibration": {"config": limit}}})
+    again = project.registry.history("reward_model")[-1]
+    assert again.version > first.version
+    assert (again.data_hash, again.data_seq) == (first.data_hash, first.data_seq)
+    pairs = latest_pairs(all_pairs, up_to_seq=limit["up_to_seq"])
+    assert pairs["max_seq"].max() == first.data_seq
+    assert pairs["day"].max() == project.day(0)
+
+
+def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(history: Any) -> None:
+    verdicts = []
+    for d in range(4):
+        report = history.files.read_frame("drift_report", history.day(d))
+        verdicts.append(report.loc[report["space"] == "overall", "verdict"].iloc[0])
+    assert verdicts[0] == "insufficient"
+    assert verdicts[1] != "drift"
+    assert verdicts[2] == "drift"
+    fired = next(d for d in history.store.decisions.all() if d.action == "fire")
+    assert fired.decided_at == end_of(history.day(2))
+    assert fired.state == "succeeded"
+    assert seqs(history, 1) - 20 < fired.change_seq < seqs(history, 2)
+    refit = history.instance.get_run_by_id(fired.run_id)
+    assert refit.job_name == "learning"
+    assert refit.run_config["ops"]["reward_model"]["config"] == {"change_seq": fired.change_seq, "up_to_seq": seqs(history, 2)}
+    assert "retraining" not in {run.job_name for run in history.instance.get_runs()}
+    assert history.store.gates.all() == []
+
+
+def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: Any) -> None:
+    """Comparisons of day 1 have votes of day 2 too: read ahead, they would hide all votes before them."""
+    label = "demo.reward_model@1"
+    whole = history.store.detectors.errors_after(label)
+    again = scan(whole, model_version=label)
+    assert again.states == history.store.detectors.states(label)
+    assert {e.event_id for e in again.events} == {e.event_id for e in history.store.events.for_model(label) if e.kind == "drift"}
+    assert set(whole["day"]) == {history.day(d) for d in (1, 2)}
+
+
+def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any) -> None:
+    undated = history.store.votes.on([f"undated-{i:04}" for i in range(6)])
+    assert undated["voted_at"].isna().all()
+    replayed = history.files.read_days("votes", history.files.days("votes"))
+    assert not set(undated["vote_id"]) & set(replayed["vote_id"])
+    assert history.store.predictions.of(undated["comparison_id"].tolist()).empty
+
+
+def test_a_day_is_told_in_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
+    first, turned = day_line(history.settings, history.day(0), 1.0), day_line(history.settings, history.day(2), 2.5)
+    assert first.split()[:4] == [history.day(0), "240", "-", "0"]
+    assert "drift" in turned
+    judged = history.files.read_frame("reflection_log", history.day(2)).dropna(subset=["is_error"])
+    assert f"{1 - judged['is_error'].astype(float).mean():.2f} [" in turned
+    assert any("fire (succeeded)" in line for line in decision_lines(history.store, history.day(2)))
+    assert list(decision_lines(history.store, history.day(0))) == []
+
+
+def test_all_replayed_days_are_one_picture(history: Any, branch: Callable[..., Any]) -> None:
+    project = branch(history)
+    path = write_timeline(project.settings, project.store)
+    assert path is not None
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
+    assert Path(path).parent == project.settings.exports
+
+
+def test_what_is_asked_for_again_is_found_done(history: Any, branch: Callable[..., Any]) -> None:
+    project = branch(history)
+    project.instance = history.instance  # a branch has no runs of its own
+    before, runs = made(project), len(history.instance.get_runs())
+    project.store.replays.ask([project.day(d) for d in range(4)])
+    assert replay(project) == [project.day(d) for d in range(4)]
+    assert made(project) == before
+    assert len(history.instance.get_runs()) == runs
+
+
+def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(history: Any, branch: Callable[..., Any]) -> None:
+    project = branch(history, refit_after_pairs=NEVER)
+    before = project.store.predictions.for_days([project.day(d) for d in range(4)])
+    project.store.replays.ask([project.day(2)])
+    assert replay(project) == [project.day(2)]
+    after = project.store.predictions.for_days([project.day(d) for d in range(4)])
+    assert after.equals(before)
+    assert made(project)["decisions"] == made(history)["decisions"]
+
+
+def test_late_votes_remake_their_day_and_leave_its_predictions(history: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(history, refit_after_pairs=NEVER), history.day(1)
+    before = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
+    predicted = project.store.predictions.for_days([day])
+    known, new = imported.comparisons(10, name="d1"), imported.comparisons(10, name="late")
+    imported.publish(project.store, new)
+    late = [*imported.votes(known, day, by="late", seed=5), *imported.votes(new, day, by="late", seed=6)]
+    imported.import_votes(project.store, late)
+    assert replay(project) == [day]
+    after = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
+    assert len(after[1]) == len(before[1]) + 60
+    assert all(after[d].equals(before[d]) for d in (0, 2, 3))
+    now = project.store.predictions.for_days([day])
+    assert now[now["comparison_id"].isin(predicted["comparison_id"])].reset_index(drop=True).equals(predicted)
+    fresh = now[~now["comparison_id"].isin(predicted["comparison_id"])]
+    assert sorted(fresh["comparison_id"]) == sorted(new["comparison_id"])
+    assert set(fresh["reward_model"]) == {project.judge}  # the champion of today, which has not seen these votes
+    rows = project.files.read_frame("reflection_log", day)
+    assert set(new["comparison_id"]) <= set(rows.dropna(subset=["is_error"])["comparison_id"])
+
+
+@pytest.fixture(scope="module")
+def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
+    """What is left of two small days in which nothing happens."""
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    replay(project)
+    return made(project)
+
+
+@pytest.mark.parametrize("moment", [{"killed_before": 1}, {"killed_after": 1}, {"killed_before": 2}], ids=str)
+def test_a_killed_replay_goes_on_where_it_stood_and_doubles_nothing(
+    make_project: Callable[..., Any], unbroken: dict[str, Any], moment: dict[str, int]
+) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    with pytest.raises(Killed):
+        replay(project, **moment)
+    pending = project.store.replays.pending()
+    assert pending
+    expire_leases(project)
+    assert replay(project) == pending
+    assert made(project) == unbroken
+    assert set(runs_by_step(project).values()) == {1}
+
+
+def expire_leases(project: Any) -> None:
+    """As if the minute were over."""
+    for day in project.store.replays.pending():
+        project.store.replays.lease(day, "another step", now=datetime.now(UTC), lease=timedelta(0))
+
+
+def test_a_killed_run_is_ended_and_its_step_taken_again(make_project: Callable[..., Any], unbroken: dict[str, Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    request = Replay(project.settings, project.instance, project.store).advance()
+    assert isinstance(request, dg.RunRequest)
+    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
+    killed = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
+    started = dg.DagsterEvent(event_type_value="PIPELINE_START", job_name="feedback", message="started")
+    project.instance.report_dagster_event(started, run_id=killed.run_id)
+    project.store.heartbeats.beat(killed.run_id, pid=dead_pid(), host=os.uname().nodename, job="feedback")
+    assert replay(project) == [project.day(d) for d in range(2)]
+    assert project.instance.get_run_by_id(killed.run_id).status == dg.DagsterRunStatus.FAILURE
+    assert made(project) == unbroken
+    assert sorted(runs_by_step(project).values()) == [1, 2]
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_failed_feedback_stops_the_replay_naming_day_and_cause_and_the_next_call_goes_on(
+    make_project: Callable[..., Any], unbroken: dict[str, Any]
+) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    with pytest.raises(PipelineError, match=rf"feedback of {project.day(1)} failed: .*`rlhf replay` to go on"):
+        replay(project, failing=2)
+    assert project.store.replays.pending() == [project.day(1)]
+    assert project.files.days("drift_report") == [project.day(0)]
+    assert replay(project) == [project.day(1)]
+    assert made(project) == unbroken
+
+
+def test_the_sensor_gives_up_after_three_attempts_and_says_what_to_do(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    broken = {"ops": {"votes": {"config": {"up_to_seq": -5}}}}
+    for attempt in (1, 2, 3):
+        request = project.tick("replay").run_requests[0]
+        assert request.run_key.endswith(f":feedback:{attempt}")
+        project.run("feedback", project.day(0), ok=False, tags={**request.tags, "dagster/run_key": request.run_key}, config=broken)
+    data = project.tick("replay")
+    assert not data.run_requests
+    assert f"The replay stopped at {project.day(0)}: feedback failed 3 times" in data.skip_message
+    assert "`rlhf replay`" in data.skip_message
+    assert replay(project) == [project.day(0), project.day(1)]
+
+
+def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 1)
+    request = project.tick("replay").run_requests[0]
+    assert "is being started by another process" in project.tick("replay").skip_message
+    waiting = Replay(project.settings, project.instance, project.store, max_attempts=None).advance()
+    assert isinstance(waiting, Waiting)
+    assert not waiting.is_stuck
+    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
+    run = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
+    expire_leases(project)
+    assert f"feedback goes on in run {run.run_id[:8]}" in project.tick("replay").skip_message
+    project.instance.report_run_failed(run)
+    assert project.tick("replay").run_requests[0].run_key.endswith(":feedback:2")
+    assert timedelta(seconds=10) < SUBMISSION_LEASE
+
+
+def test_the_sensor_alone_comes_to_the_same_end(make_project: Callable[..., Any], unbroken: dict[str, Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    small_import(project, 2)
+    asked = []
+    while requests := project.tick("replay").run_requests:
+        assert len(requests) == 1
+        asked.append(requests[0].partition_key)
+        project.run_request(requests[0], "replay")
+    assert asked == [project.day(d) for d in range(2)]
+    assert made(project) == unbroken
+
+
+def test_other_sensors_wait_for_the_replay_and_ask_for_none_of_its_days_afterwards(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=10, quiet_minutes=0)
+    small_import(project, 2)
+    project.store.replays.done(project.day(0))
+    data = project.tick("votes")
+    assert [r.partition_key for r in data.run_requests] == [project.day(0)]  # nobody replays it: it is like any other day
+    project.run_request(data.run_requests[0], "votes")
+    data = project.tick("votes")
+    assert not data.run_requests
+    assert "1 of them for their replay" in data.skip_message
+    for sensor in ("learning", "retraining"):
+        assert f"1 imported days wait for their replay, {project.day(1)} is next" in project.tick(sensor).skip_message
+    assert project.files.days("votes") == [project.day(0)]
+    quiet = Replay(project.settings.model_copy(update={"min_new_pairs": NEVER}), project.instance, project.store)
+    project.run_request(quiet.advance(), "feedback")
+    assert quiet.advance() is None
+    assert not project.tick("votes").run_requests
+    assert len(project.tick("learning").run_requests) == 1
+
+
+def test_too_little_to_learn_from_stops_no_replay(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=10)
+    frame = imported.comparisons(12, name="d0").assign(split="test")
+    imported.publish(project.store, frame)
+    imported.import_votes(project.store, imported.votes(frame, project.day(0)))
+    small_import(project, 1, n=2, first=1)
+    assert replay(project) == [project.day(0), project.day(1)]
+    failed = project.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+    assert {run.job_name for run in failed} == {"learning"}
+    assert len(runs_by_step(project)) == len(failed) + 2
+
+
+def test_where_the_first_days_have_nothing_to_calibrate_with_a_model_serves_uncalibrated_until_there_is(
+    make_project: Callable[..., Any],
+) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=40, refit_after_pairs=NEVER)
+    cast = []
+    for d in range(3):
+        frame = imported.comparisons(40, name=f"d{d}")
+        splits = frame["split"].replace({"calib": "train"}) if d == 0 else frame["split"]
+        frame = frame.assign(split=splits)
+        imported.publish(project.store, frame)
+        cast += imported.votes(frame, project.day(d), seed=d)
+    imported.import_votes(project.store, cast)
+    assert len(replay(project)) == 3
+    first, *later = project.store.calibrations.log()
+    assert (first.method, first.candidates, first.n_fit) == ("none", {}, 0)
+    assert later[0].candidates
+    assert len(project.files.read_frame("reflection_log", project.day(1)).dropna(subset=["is_error"])) > 0
+
+
+def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    number = project.store.imports.start("votes", "votes.csv", {})
+    small_import(project, 1)
+    assert "The import of votes.csv" in project.tick("replay").skip_message
+    project.store.imports.finish(number, {})
+    assert len(project.tick("replay").run_requests) == 1
+
+
+def test_a_day_before_the_first_partition_is_named_with_its_cure(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    frame = imported.comparisons(2, name="old")
+    imported.publish(project.store, frame)
+    imported.import_votes(project.store, imported.votes(frame, "2016-01-31"))
+    with pytest.raises(ReplayStopped, match=r"2016-01-31 waits .* partitions begin with .* Reload the code location"):
+        replay(project)

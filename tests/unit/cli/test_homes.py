@@ -1,0 +1,106 @@
+"""What a home knows of itself, and whose it is: written by every `rlhf init`, found out for homes that are older."""
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.frames import COMPARISONS
+from rlhf_pipeline.records import Promotion
+from rlhf_pipeline.store import Store
+from tests.postgres import QUOTED_PASSWORD, PostgresServer
+
+
+def prepared(home: Path, **settings: object) -> Settings:
+    """A home without models, which is all that `rlhf import` needs."""
+    chosen = Settings(home=home, **settings)
+    prepare(Workspace(chosen))
+    return chosen
+
+
+def promote(store: Store) -> None:
+    """One act of the project, so that it has rows."""
+    store.promotions.record(
+        Promotion(
+            model_name="m", version=1, previous_version=None, data_seq=None, reason="first", actor="test", promoted_at=datetime(2026, 1, 1, tzinfo=UTC)
+        )
+    )  # fmt: skip
+
+
+def test_a_home_on_sqlite_knows_its_project(tmp_path):
+    prepared(tmp_path, project="mine")
+    facts = HomeFacts.of(tmp_path)
+    assert facts == HomeFacts(organization="default", project="mine")
+    assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
+
+
+def test_preparing_again_keeps_what_an_import_wrote(tmp_path):
+    HomeFacts(organization="default", project="demo", start_day=date(2016, 1, 31)).write(tmp_path)
+    prepared(tmp_path)
+    prepared(tmp_path)
+    facts = HomeFacts.of(tmp_path)
+    assert facts is not None
+    assert facts.start_day == date(2016, 1, 31)
+
+
+def test_an_older_home_of_this_project_learns_it(tmp_path):
+    settings = prepared(tmp_path)
+    with Workspace(settings).store as store:
+        promote(store)
+    (tmp_path / HOME_FACTS).unlink()
+    prepared(tmp_path)
+    assert HomeFacts.of(tmp_path) is not None
+
+
+def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
+    settings = prepared(tmp_path, project="theirs")
+    with Workspace(settings).store as store:
+        promote(store)
+    (tmp_path / HOME_FACTS).unlink()
+    with pytest.raises(ConfigurationError, match=r"holds the rows of default/theirs.*RLHF_PROJECT=theirs"):
+        prepared(tmp_path)
+    assert HomeFacts.of(tmp_path) is None
+
+
+def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgres: PostgresServer):
+    server = {"server_url": SecretStr(postgres.url), "database_prefix": "homes"}
+    try:
+        prepared(tmp_path, **server)
+        shown = (tmp_path / "dagster" / "dagster.yaml").read_text()
+        assert "env: RLHF_DAGSTER_URL" in shown
+        assert QUOTED_PASSWORD not in shown
+        later = Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path)
+        with Workspace(later).store as store:
+            assert store.votes.count() == 0
+            assert "homes_store" in store.database.where
+    finally:
+        for kind in ("store", "dagster", "mlflow"):
+            postgres.drop_database(f"homes_{kind}")
+
+
+def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: PostgresServer):
+    settings = prepared(tmp_path)
+    row = dict.fromkeys(COMPARISONS.columns, "x") | {"position": 0, "seed": 0, "published_at": "2026-01-01 00:00:00.000000"}
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        known = {column[1] for column in connection.execute("PRAGMA table_info(comparisons)")}
+        row = {"organization_id": settings.organization, "project_id": settings.project} | {k: v for k, v in row.items() if k in known}
+        connection.execute(f"INSERT INTO comparisons ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        connection.commit()
+    with pytest.raises(ConfigurationError, match=r"holds 1 comparisons and votes in SQLite.*rlhf storage migrate --to"):
+        prepared(tmp_path, server_url=SecretStr(postgres.url), database_prefix="homes")
+    facts = HomeFacts.of(tmp_path)
+    assert facts is not None
+    assert facts.server_url is None
+
+
+def test_a_server_that_is_not_there_changes_nothing(tmp_path):
+    with pytest.raises(StoreError, match="the server does not answer"):
+        prepared(tmp_path, server_url=SecretStr("postgresql://nobody@127.0.0.1:9"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,404 @@
+"""`rlhf import`: what a file holds stands in the store once, and what it does not is said by line."""
+
+import csv
+import json
+import re
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.imports import opened, take_votes
+from rlhf_pipeline.config import HomeFacts
+from rlhf_pipeline.datasets.cells import Clock
+from rlhf_pipeline.datasets.mapping import Mapping
+from rlhf_pipeline.errors import ConfigurationError, DatasetError
+from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.store import Store
+
+TODAY = datetime.now(UTC).date().isoformat()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rlhf(home):
+    """`rlhf(...)` in a home that nobody made before; errors that the library raises come through."""
+
+    def call(*arguments, in_home=home, **environ):
+        environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200", **environ}
+        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False).output
+
+    return call
+
+
+def store_of(home, project="real"):
+    return Store.open(f"sqlite:///{home}/store.db", organization="default", project=project)
+
+
+def pair(n, **more):
+    return {"pair_id": f"p{n}", "prompt": f"prompt {n}", "response_a": f"yes {n}", "response_b": f"no {n}", **more}
+
+
+def vote(n, annotator="ann@example.org", choice="a", submitted_at="2016-01-31 13:23:06", **more):
+    return {"pair_id": f"p{n}", "annotator_id": annotator, "choice": choice, "submitted_at": submitted_at, **more}
+
+
+def write(path, rows):
+    """The rows as a file of the path's kind."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), path)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def votes_in(home, project="real"):
+    with store_of(home, project) as store:
+        frames = list(store.votes.stream())
+    return [row for frame in frames for row in frame.to_dict("records")]
+
+
+def comparisons_in(home, project="real"):
+    with store_of(home, project) as store:
+        return {row["source_pair_id"]: row for frame in store.comparisons.stream() for row in frame.to_dict("records")}
+
+
+def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
+    file = write(tmp_path / "pairs.jsonl", [pair(1)])
+    rlhf("import", "comparisons", file, "--project", "real")
+    assert HomeFacts.of(home).project == "real"
+    assert rlhf("import", "comparisons", file).startswith("0 imported, 1 already known")
+    with pytest.raises(ConfigurationError, match="holds project 'real', not 'other'"):
+        rlhf("import", "comparisons", file, "--project", "other")
+    with pytest.raises(ConfigurationError, match="--project 'No Such' cannot be used"):
+        rlhf("import", "comparisons", file, "--project", "No Such", in_home=tmp_path / "new")
+
+
+def test_every_row_is_counted_once(rlhf, home, tmp_path):
+    rows = [
+        pair(1),
+        pair(2),
+        pair(1),
+        pair(3, prompt=" "),
+        pair(2, response_a="other"),
+        {"pair_id": "p4", "prompt": "x", "response_a": "y"},
+    ]
+    file = write(tmp_path / "pairs.jsonl", rows)
+    output = rlhf("import", "comparisons", file, "--project", "real")
+    assert output.splitlines() == [
+        "2 imported, 0 already known, 1 merged, 3 rejected",
+        "line 4: prompt is empty",
+        "line 5: source_pair_id 'p2' already stands for other texts, or for another source. Give each pair an id of its own",
+        "line 6: completion_b is missing",
+        f"rejected rows with their reasons: {file}.rejected.jsonl",
+    ]
+    kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
+    assert [line["line"] for line in kept] == [4, 5, 6]
+    assert kept[2]["row"] == rows[5]
+    assert rlhf("import", "comparisons", file).startswith("0 imported, 2 already known, 1 merged, 3 rejected")
+    with store_of(home) as store:
+        first, second = store.imports.all()
+        assert (first.state, first.kind, json.loads(first.record)["imported"]) == ("finished", "comparisons", 2)
+        assert json.loads(second.record)["reasons"]["prompt is empty"] == 1
+        store.audit.verify()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_the_same_rows_in_another_kind_of_file_are_known(rlhf, tmp_path, kind):
+    pairs = [pair(n, group=f"g{n}", split="test", gold="a", domain="argument", model_a="m1", model_b="m2") for n in range(3)]
+    votes = [vote(n, duration_s=12.5, reason="he, she\nand it", task_id="t") for n in range(3)]
+    rlhf("import", "comparisons", write(tmp_path / "pairs.jsonl", pairs), "--project", "real")
+    rlhf("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
+    assert rlhf("import", "comparisons", write(tmp_path / f"pairs.{kind}", pairs)).startswith(
+        "0 imported, 3 already known, 0 merged, 0 rejected"
+    )
+    assert rlhf("import", "votes", write(tmp_path / f"votes.{kind}", votes), "--no-replay").startswith("0 imported, 3 already known")
+
+
+def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
+    facts = {"source": "debates", "group": "g", "split": "calib", "gold": "tie", "domain": "argument", "model_a": "m1", "response_b": ""}
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1, **facts), pair(2)]), "--project", "real")
+    stored = comparisons_in(home)
+    one, two = stored["p1"], stored["p2"]
+    assert [one[name] for name in ("source", "split_group", "split", "gold", "category", "model_version_a", "completion_b")] == [
+        "debates", "g", "calib", "tie", "argument", "m1", "",
+    ]  # fmt: skip
+    assert [two[name] for name in ("source", "category", "model_version_a", "day", "position")] == [
+        "import",
+        "instruction",
+        "imported",
+        TODAY,
+        2,
+    ]
+
+
+def test_a_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real", "--source", "llmbar")
+    assert comparisons_in(home)["p1"]["source"] == "llmbar"
+
+
+def test_identical_and_repeated_pairs_are_kept_and_flagged_the_first_one_is_not(rlhf, home, tmp_path):
+    first = pair(1)
+    swapped = pair(2, prompt=first["prompt"], response_a=first["response_b"], response_b=first["response_a"])
+    rows = [first, swapped, pair(3, response_a="same", response_b="same "), pair(4)]
+    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
+    assert output.splitlines() == [
+        "4 imported, 0 already known, 0 merged, 0 rejected",
+        "flagged and left out of training: 1 identical, 1 repeated",
+    ]
+    later = write(tmp_path / "later.jsonl", [{**first, "pair_id": "p5"}])
+    assert "1 repeated" in rlhf("import", "comparisons", later)
+    flags = {name: None if pd.isna(row["flag"]) else row["flag"] for name, row in comparisons_in(home).items()}
+    assert flags == {"p1": None, "p2": "repeated", "p3": "identical", "p4": None, "p5": "repeated"}
+
+
+def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(5)]), "--project", "real")
+    times = ["2016-03-01T00:00:00Z", None, "2016-01-31T13:00:00", "2023-05-18 19:58:54", "2016-01-31T13:00:00+02:00"]
+    output = rlhf("import", "votes", write(tmp_path / "v.jsonl", [vote(n, submitted_at=t) for n, t in enumerate(times)]), "--no-replay")
+    assert output.splitlines() == [
+        "5 imported, 0 already known, 0 merged, 0 rejected",
+        "2 times without a zone read as UTC, 2 with one converted to UTC (--timezone names another)",
+        "1 vote without a time: filed under the day of import, outside the drift streams",
+        "3 days from 2016-01-31 to 2023-05-18, not replayed: no predictions and no drift for them",
+    ]
+    stored = votes_in(home)
+    assert [row["source_pair_id"] for row in stored] == ["p4", "p2", "p0", "p3", "p1"]
+    assert [row["day"] for row in stored] == ["2016-01-31", "2016-01-31", "2016-03-01", "2023-05-18", TODAY]
+    assert stored[0]["voted_at"].isoformat() == "2016-01-31T11:00:00+00:00"
+    assert HomeFacts.of(home).start_day == date(2016, 1, 31)
+    with store_of(home) as store:
+        assert store.replays.pending() == []
+
+
+def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    rlhf(
+        "import",
+        "votes",
+        write(tmp_path / "v.csv", [vote(1, submitted_at="2016-01-31 00:30:00")]),
+        "--timezone",
+        "Europe/Berlin",
+        "--no-replay",
+    )
+    assert votes_in(home)[0]["voted_at"].isoformat() == "2016-01-30T23:30:00+00:00"
+
+
+def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLHF_HOME", str(home))
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(3)]), "--project", "real")
+    file = write(tmp_path / "v.jsonl", [vote(0), vote(1, submitted_at="2016-02-01T00:00:00Z"), vote(2, submitted_at=None)])
+
+    def take():
+        with opened("votes", file, None, Mapping(), None) as intake:
+            take_votes(intake, Clock(now=intake.now), None, Mapping())
+        return str(intake.counts), intake.workspace.store.replays.pending(), intake.notes[-1]
+
+    assert take()[1:] == (["2016-01-31", "2016-02-01"], "2 days from 2016-01-31 to 2016-02-01 to be replayed")
+    with store_of(home) as store:
+        for day in store.replays.pending():
+            store.replays.done(day)
+    counts, pending, _ = take()
+    assert counts.startswith("0 imported, 3 already known")
+    assert pending == []  # nothing new, nothing to replay
+
+
+def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    rows = [vote(1, choice="b", submitted_at="2016-02-03"), vote(1), vote(1), vote(1, choice="tie", submitted_at="2016-02-02")]
+    assert rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay").startswith("3 imported, 0 already known, 1 merged")
+    stored = votes_in(home)
+    assert [row["choice"] for row in stored] == ["a", "tie", "b"]
+    assert [row["is_counting"] for row in stored] == [False, False, True]
+
+
+def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    rows = [vote(1), vote(1, annotator="bob@example.org"), vote(1, annotator="ann_0123456789abcdef"), vote(9, annotator="carl@example.org")]
+    rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay")
+    names = [row["annotator_id"] for row in votes_in(home)]
+    assert len(set(names)) == 3
+    assert "ann_0123456789abcdef" in names
+    assert all(re.fullmatch(r"ann_[0-9a-f]{16}", name) for name in names)
+    for path in home.rglob("*"):
+        assert not path.is_file() or b"example.org" not in path.read_bytes(), path
+
+
+def test_annotators_may_be_kept_as_they_are(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    rlhf("import", "votes", write(tmp_path / "v.jsonl", [vote(1)]), "--no-replay", "--keep-annotators")
+    assert votes_in(home)[0]["annotator_id"] == "ann@example.org"
+    assert not (home / "annotator_salt").exists()
+
+
+def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    wrong = {
+        "choice is 'c'": vote(1, choice="c"),
+        "source_pair_id 'p9' is no comparison of this project": vote(9),
+        "it names no comparison": vote(1) | {"pair_id": None},
+        "annotator_id is empty": vote(1, annotator=""),
+        "strength 2 with choice tie": vote(1, choice="tie", strength=2),
+        "strength 0 with choice a": vote(1, strength=0),
+        "strength is 5": vote(1, strength=5),
+        "duration_s is -1": vote(1, duration_s=-1),
+        "is no moment": vote(1, submitted_at="31.1.2016"),
+        "lies before 2000": vote(1, submitted_at=0),
+        "lies in the future": vote(1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()),
+        "annotator_kind is 'robot'": vote(1, annotator_kind="robot"),
+        "stated_confidence is 7": vote(1, confidence=7),
+        "no JSON": None,
+    }
+    file = tmp_path / "v.jsonl"
+    file.write_text(
+        "".join("{]\n" if row is None else json.dumps(row) + "\n" for row in [vote(1, choice="tie", strength=0), *wrong.values()])
+    )
+    output = rlhf("import", "votes", file, "--no-replay")
+    assert output.startswith("1 imported, 0 already known, 0 merged, 14 rejected")
+    kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
+    assert [line["line"] for line in kept] == list(range(2, 16))
+    for why, line in zip(wrong, kept, strict=True):
+        assert why in line["reason"]
+
+
+def test_votes_without_any_times_must_be_meant(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+    row = vote(1)
+    del row["submitted_at"]
+    file = write(tmp_path / "v.csv", [row])
+    with pytest.raises(DatasetError, match=r"no column for voted_at.*--map voted_at=COLUMN, or that there is none with --undated"):
+        rlhf("import", "votes", file)
+    assert rlhf("import", "votes", file, "--undated").startswith("1 imported")
+    assert votes_in(home)[0]["day"] == TODAY
+
+
+def test_other_names_and_words_are_mapped(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.csv", [{"id": 7, "q": "Why?", "left": "x", "right": "y"}]), "--project", "real",
+         "--map", "prompt=q", "--map", "completion_a=left", "--map", "completion_b=right", "--map", "source_pair_id=id")  # fmt: skip
+    (tmp_path / "m.yaml").write_text(
+        "columns:\n  source_pair_id: id\n  annotator_id: who\n  choice: winner\n  voted_at: at\nchoices:\n  links: a\n"
+    )
+    file = write(tmp_path / "v.jsonl", [{"id": 7.0, "who": 12, "winner": "links", "at": "1454246586"}])
+    assert rlhf("import", "votes", file, "--mapping", tmp_path / "m.yaml", "--no-replay").startswith("1 imported")
+    (row,) = votes_in(home)
+    assert (row["source_pair_id"], row["choice"], row["day"]) == ("7", "a", "2016-01-31")
+
+
+def test_where_nothing_could_be_imported_the_command_fails(rlhf, tmp_path):
+    with pytest.raises(DatasetError, match=r"No row of .* could be imported"):
+        rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1, prompt="")]), "--project", "real")
+
+
+def test_exports_come_back_as_they_were_here_and_elsewhere(rlhf, home, tmp_path):
+    rows = [
+        pair(1, response_a="=1+1", response_b=""),
+        pair(2, source="debates", split="test"),
+        pair(3, response_a="'tis", response_b="'tis"),
+    ]
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
+    votes = [vote(1, strength=3, reason="-because"), vote(1, choice="b", submitted_at=None), vote(2, "bob@example.org", "skip")]
+    rlhf("import", "votes", write(tmp_path / "v.jsonl", votes), "--no-replay")
+    for kind in ("csv", "jsonl", "parquet"):
+        out = [tmp_path / f"{noun}.{kind}" for noun in ("comparisons", "votes")]
+        rlhf("export", "comparisons", "--out", out[0])
+        rlhf("export", "votes", "--out", out[1])
+        assert rlhf("import", "comparisons", out[0]).startswith("0 imported, 3 already known, 0 merged, 0 rejected"), kind
+        assert rlhf("import", "votes", out[1], "--no-replay").startswith("0 imported, 3 already known, 0 merged, 0 rejected"), kind
+        elsewhere = tmp_path / f"elsewhere-{kind}"
+        assert rlhf("import", "comparisons", out[0], "--project", "copy", in_home=elsewhere).startswith("3 imported"), kind
+        assert rlhf("import", "votes", out[1], "--no-replay", in_home=elsewhere).startswith("3 imported"), kind
+        again = [tmp_path / f"{noun}-again.{kind}" for noun in ("comparisons", "votes")]
+        rlhf("export", "comparisons", "--out", again[0], in_home=elsewhere)
+        rlhf("export", "votes", "--out", again[1], in_home=elsewhere)
+        assert [a.read_bytes() for a in again] == [o.read_bytes() for o in out], kind
+        with pytest.raises(DatasetError, match="No row"):
+            rlhf("import", "comparisons", out[1], "--map", "prompt=choice", "--map", "completion_a=choice", "--map", "completion_b=choice")
+
+
+def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
+    rows = [f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}" for n in range(100)]
+    rows[10], rows[50], rows[99] = ' {"prompt": ""}', " 7", ' {"question": "x"}'
+    file = tmp_path / "sample_batch.json"
+    file.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    output = rlhf("import", "prompts", file, "--project", "real").splitlines()
+    target = home / "prompts" / "imported.jsonl"
+    assert output[:3] == [
+        "97 imported, 0 already known, 0 merged, 3 rejected",
+        "columns left alone: question",
+        f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}",
+    ]
+    assert output[3:6] == ["line 12: text is empty", "line 52: a int, neither an object nor a text", "line 101: text is missing"]
+    made = generate(PromptParams(n=97, source="dataset"), day="2026-01-01", source_file=target)
+    assert set(made["category"]) == {"coding", "instruction"}
+    assert json.loads(made.loc[made["category"] == "instruction", "variables"].iloc[0]) == {"domain": "interview", "n_whitespace_tokens": 2}
+    assert rlhf("import", "prompts", file).startswith("0 imported, 97 already known, 0 merged, 3 rejected")
+    assert len(target.read_text().splitlines()) == 97
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_prompts_with_a_domain_come_in_once_each_however_they_are_spaced(rlhf, home, tmp_path, kind):
+    rows = [
+        {"question": "Tell me.\r\nNow.", "answer": "42"},
+        {"question": " Tell me.\nNow. ", "answer": "42"},
+        {"question": "Why?", "answer": ""},
+    ]
+    output = rlhf("import", "prompts", write(tmp_path / f"q.{kind}", rows), "--project", "real", "--domain", "interview")
+    assert output.startswith("2 imported, 0 already known, 1 merged, 0 rejected")
+    kept = [json.loads(line) for line in (home / "prompts" / "imported.jsonl").read_text().splitlines()]
+    assert [(row["text"], row["reference"], row["variables"]["domain"]) for row in kept] == [
+        ("Tell me.\nNow.", "42", "interview"), ("Why?", None, "interview"),
+    ]  # fmt: skip
+
+
+def test_prompts_that_are_not_utf_8_or_too_long_are_reported(rlhf, home, tmp_path):
+    file = tmp_path / "q.csv"
+    file.write_bytes("text,domain\ncafé,x\n".encode() + "café,x\n".encode("latin-1") + b",x\n" + b"y" * 100_001 + b",x\n")
+    output = rlhf("import", "prompts", file, "--project", "real")
+    assert output.startswith("1 imported, 0 already known, 0 merged, 3 rejected")
+    assert "line 3: text is not UTF-8 (byte 0xE9 after 3 characters). Save the file as UTF-8" in output
+    assert "line 4: text is empty" in output
+    assert "line 5: the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it" in output
+
+
+def test_the_real_votes_are_imported_once_in_the_order_they_were_cast(rlhf, home, tmp_path):
+    data = Path(__file__).parents[4] / "shared" / "data"
+    if not (data / "votes.parquet").exists():
+        pytest.skip("needs the 63,011 real votes, which are no part of this repository")
+    for name in ("pairs", "votes"):
+        shutil.copy(data / f"{name}.parquet", tmp_path)
+    output = rlhf("import", "comparisons", tmp_path / "pairs.parquet", "--project", "real").splitlines()
+    assert output == [
+        "17,614 imported, 0 already known, 0 merged, 0 rejected",
+        "columns left alone: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
+        "flagged and left out of training: 26 identical, 284 repeated",
+    ]
+    output = rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").splitlines()
+    assert output[0] == "63,011 imported, 0 already known, 0 merged, 0 rejected"
+    assert output[2] == "1,584 votes without a time: filed under the day of import, outside the drift streams"
+    assert rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").startswith(
+        "0 imported, 63,011 already known, 0 merged, 0 rejected"
+    )
+    with store_of(home) as store:
+        assert store.votes.max_seq() == store.votes.count() == 63_011
+        dated = [row.voted_at for frame in store.votes.stream() for row in frame.itertuples()]
+        assert store.audit.verify() > 63_011
+    known = [moment for moment in dated if not pd.isna(moment)]
+    assert known == sorted(known)
+    assert [not pd.isna(moment) for moment in dated] == [True] * 61_427 + [False] * 1_584
+    assert HomeFacts.of(home).start_day == date(2016, 1, 31)

@@ -1,0 +1,121 @@
+"""One cell at a time: what it means, and why it is refused."""
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+
+from rlhf_pipeline.datasets.cells import Clock, Rejected, choice, identifier, number, optional_identifier, text, whole
+from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.records import Choice
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+MOMENT = datetime(2016, 1, 31, 13, 23, 6, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2016-01-31T13:23:06Z", "2016-01-31 13:23:06", "2016-01-31T13:23:06+00:00", "2016-01-31T14:23:06+01:00", " 2016-01-31T13:23:06 ",
+        "20160131T132306", 1454246586, "1454246586", 1454246586.0, 1454246586000, "1454246586000", MOMENT,
+        MOMENT.replace(tzinfo=None), MOMENT.astimezone(timezone(timedelta(hours=5))),
+    ],
+)  # fmt: skip
+def test_one_moment_however_it_is_written(value):
+    assert Clock(now=NOW).moment(value, "voted_at") == MOMENT
+
+
+def test_a_moment_without_a_zone_is_in_the_zone_that_was_named():
+    clock = Clock("Europe/Berlin", now=NOW)
+    assert clock.moment("2016-01-31 14:23:06", "voted_at") == MOMENT
+    assert clock.moment("2016-07-31 14:23:06", "voted_at") == datetime(2016, 7, 31, 12, 23, 6, tzinfo=UTC)
+    assert clock.moment("2016-01-31T13:23:06Z", "voted_at") == MOMENT
+    assert (clock.n_without_zone, clock.n_with_zone) == (2, 1)
+
+
+def test_a_day_is_its_midnight():
+    assert Clock(now=NOW).moment(date(2016, 1, 31), "voted_at") == datetime(2016, 1, 31, tzinfo=UTC)
+    assert Clock(now=NOW).moment("2016-01-31", "voted_at") == datetime(2016, 1, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("value", [None, "", math.nan])
+def test_no_moment_is_none(value):
+    assert Clock(now=NOW).moment(value, "voted_at") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("31.01.2016", "is no moment. Write ISO 8601"),
+        ("yesterday", "is no moment"),
+        ("1970-01-01T00:00:00Z", "no clock that was set"),
+        (0, "no clock that was set"),
+        ("0001-01-01T00:00:00+05:00", "no moment|no clock"),
+        ("2026-03-03T00:00:00Z", "lies in the future"),
+        (True, "is no moment"),
+        ([], "is no moment"),
+        (1e300, "is no moment"),
+    ],
+)
+def test_what_is_no_moment_of_a_vote_is_refused(value, why):
+    with pytest.raises(Rejected, match=why):
+        Clock(now=NOW).moment(value, "voted_at")
+
+
+def test_an_unknown_zone_is_named():
+    for zone in ("Mars/Olympus", "../etc", ""):
+        with pytest.raises(DatasetError, match="no time zone"):
+            Clock(zone, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, "is missing"), (math.nan, "is missing"), ("", "is empty"), (" \n", "is empty"), (["x"], "is a list, not a text"), (True, "is a bool"),
+        ("x" * 1_000_001, "has 1,000,001 bytes, the limit is 1,000,000"), ("a\0b", "NUL"), ("caf\udce9", r"not UTF-8 \(byte 0xE9 after 3 characters"),
+        ("\ud83d", "half a character"),
+    ],
+)  # fmt: skip
+def test_a_text_no_database_should_hold_is_refused(value, why):
+    with pytest.raises(Rejected, match=why):
+        text(value, "prompt")
+
+
+def test_numbers_are_texts_where_a_text_is_meant():
+    assert text(42, "prompt") == "42"
+    assert [identifier(value, "pair_id") for value in (7, 7.0, " 7 ", "7")] == ["7"] * 4
+    assert text("", "completion_a", may_be_empty=True) == ""
+    assert optional_identifier("", "x") is None
+    with pytest.raises(Rejected, match="201 characters"):
+        identifier("x" * 201, "pair_id")
+
+
+@pytest.mark.parametrize("value", ["x", math.inf, "nan", True, [], -1])
+def test_what_is_no_number_in_bounds_is_refused(value):
+    with pytest.raises(Rejected, match="duration_s is"):
+        number(value, "duration_s", low=0)
+
+
+def test_whole_numbers_are_whole():
+    assert [whole(value, "strength", low=0, high=4) for value in (2, 2.0, "2", " 2 ", "2.0", None, math.nan, "")] == [2] * 5 + [None] * 3
+    assert whole(str(2**60 + 1), "seed", low=0, high=2**62) == 2**60 + 1
+    with pytest.raises(Rejected, match="not a whole number"):
+        whole(1.5, "strength", low=0, high=4)
+    with pytest.raises(Rejected, match="between 0 and 4"):
+        whole(5, "strength", low=0, high=4)
+
+
+def test_choices_are_ours_in_any_case_or_the_mappings():
+    words = {"left": Choice.A, "1": Choice.B}
+    assert [choice(value, words) for value in ("a", " B ", "TIE", "both_bad", "left", 1, 1.0)] == [
+        "a",
+        "b",
+        "tie",
+        "both_bad",
+        "a",
+        "b",
+        "b",
+    ]
+    for value in ("right", None, "", 3):
+        with pytest.raises(Rejected, match=r"allowed: a, b, tie, both_bad, skip\. Map other words"):
+            choice(value, words)

@@ -1,0 +1,191 @@
+"""Files as they come: every row with its line, what is broken said by line, what is no file of rows refused whole."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_pipeline.datasets.reading import Row, chunks, open_rows
+from rlhf_pipeline.errors import DatasetError
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def rows(path, **options):
+    return [(row.line, row.cells) for row in open_rows(path, **options) if row.fault is None]
+
+
+def faults(path, **options):
+    return [(row.line, row.fault) for row in open_rows(path, **options) if row.fault is not None]
+
+
+def test_the_same_rows_come_out_of_every_kind_of_file(tmp_path):
+    wanted = [{"a": 'x, "y"\nz', "b": "ü"}, {"a": "", "b": "2"}]
+    pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "f.parquet")
+    write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in wanted))
+    write(tmp_path / "f.json", json.dumps(wanted, indent=1))
+    write(tmp_path / "f.csv", 'a,b\r\n"x, ""y""\nz",ü\r\n,2\r\n')
+    write(tmp_path / "f.tsv", 'a\tb\n"x, ""y""\nz"\tü\n\t2\n')
+    for kind in ("parquet", "jsonl", "json", "csv", "tsv"):
+        file = open_rows(tmp_path / f"f.{kind}")
+        assert file.columns == ["a", "b"], kind
+        assert [row.cells for row in file] == wanted, kind
+        assert file.position > 0
+
+
+def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
+    path = write(tmp_path / "f.csv", 'a,b\n"one\ntwo",1\n\n3,4\n5\n')
+    assert [line for line, _ in rows(path)] == [2, 5]
+    assert faults(path) == [(6, "1 cells, the header has 2. Quote cells that hold ',' or a line break")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, kind):
+    content = {"csv": "a,b\n1,2\n", "jsonl": '{"a": "1", "b": "2"}\n', "json": '[{"a": "1", "b": "2"}]'}[kind]
+    path = write(tmp_path / f"f.{kind}", b"\xef\xbb\xbf" + content.encode())
+    assert open_rows(path).columns == ["a", "b"]
+    assert rows(path)[0][1] == {"a": "1", "b": "2"}
+
+
+def test_utf_16_is_named_with_its_cure(tmp_path):
+    with pytest.raises(DatasetError, match=r"is UTF-16\. Save it as UTF-8 \(`iconv"):
+        open_rows(write(tmp_path / "f.csv", "a,b\n1,2\n".encode("utf-16")))
+
+
+def test_in_a_file_of_two_encodings_only_the_odd_lines_are_refused(tmp_path):
+    path = write(tmp_path / "f.jsonl", '{"a": "für"}\n'.encode() + '{"a": "für"}\n'.encode("latin-1") + b'{"a": "end"}\n')
+    assert [cells["a"] for _, cells in rows(path)] == ["für", "end"]
+    assert faults(path) == [(2, "not UTF-8 (byte 9 of the line). Save the file as UTF-8")]
+
+
+@pytest.mark.parametrize(("header", "option"), [("a;b;c", "';'"), ("a|b|c", "'|'"), ("a\tb\tc", r"\$'\\t'")])
+def test_a_wrong_delimiter_is_said_before_any_row_is_read(tmp_path, header, option):
+    path = write(tmp_path / "f.csv", f"{header}\n1;2;3\n")
+    with pytest.raises(DatasetError, match=f"the header is one cell. Add --delimiter {option}"):
+        open_rows(path)
+
+
+def test_another_delimiter_can_be_named(tmp_path):
+    path = write(tmp_path / "f.csv", "a;b\n1;2\n")
+    assert rows(path, delimiter=";") == [(2, {"a": "1", "b": "2"})]
+    with pytest.raises(DatasetError, match="give one character"):
+        open_rows(path, delimiter=";;")
+    with pytest.raises(DatasetError, match=r"is for \.csv and \.tsv"):
+        open_rows(write(tmp_path / "f.jsonl", "{}"), delimiter=";")
+
+
+def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
+    pq.write_table(pa.table({"a": [str(i) for i in range(1000)]}), tmp_path / "whole.parquet")
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    with pytest.raises(DatasetError, match=r"half\.parquet is no whole Parquet file: it was cut off.*Copy it again"):
+        open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
+
+
+def test_a_damaged_parquet_file_is_read_up_to_the_damage(tmp_path):
+    path = tmp_path / "f.parquet"
+    pq.write_table(
+        pa.table({"a": [f"{i * i} text" for i in range(20_000)]}), path, row_group_size=5_000, use_dictionary=False, compression="zstd"
+    )
+    offset = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    whole = bytearray(path.read_bytes())
+    whole[offset : offset + 2_000] = b"\xff" * 2_000
+    read = []
+    with pytest.raises(DatasetError, match=r"is damaged after row [\d,]+ of 20,000"):
+        read.extend(open_rows(write(path, bytes(whole))))
+    assert len(read) == 10_000
+
+
+def test_a_csv_cut_within_quotes_names_the_line_that_opens_them(tmp_path):
+    path = write(tmp_path / "f.csv", 'a,b\n1,2\n3,"four\nand so on\n')
+    with pytest.raises(DatasetError, match=r"line 3: a quoted cell that opens here never ends"):
+        list(open_rows(path))
+
+
+def test_stray_quotes_cost_their_row_only(tmp_path):
+    path = write(tmp_path / "f.csv", 'a,b\n"x"y,2\n3,4\n')
+    assert [line for line, _ in faults(path)] == [2]
+    assert rows(path) == [(3, {"a": "3", "b": "4"})]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [('{"a": ', "no JSON"), ("[1]", "a list, not an object"), ('"a"', "a str, not an object"), ("[" * 100_000, "no JSON")]
+)
+def test_a_line_that_is_no_object_is_refused_alone(tmp_path, line, why):
+    path = write(tmp_path / "f.jsonl", f'{{"a": "1"}}\n\n{line}\n{{"a": "2"}}\n')
+    assert [number for number, _ in rows(path)] == [1, 4]
+    ((number, fault),) = faults(path)
+    assert number == 3
+    assert why in fault
+
+
+def test_an_array_may_hold_texts_or_stand_in_an_object(tmp_path):
+    path = write(tmp_path / "f.json", '{"prompts": [\n "Why?",\n {"text": "How?"},\n 7\n]}')
+    assert rows(path) == [(2, {"text": "Why?"}), (3, {"text": "How?"})]
+    assert faults(path) == [(4, "a int, neither an object nor a text")]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('[{"a": 1},\n{"a": 2}', "line 2: no comma and no ]"),
+        ('[{"a": 1},\n{"a"', "line 2: no JSON"),
+        ('{"a": 1}', "no JSON array"),
+        ("x", "no JSON array"),
+    ],
+)
+def test_an_array_that_breaks_off_names_the_line(tmp_path, content, why):
+    with pytest.raises(DatasetError, match=why):
+        list(open_rows(write(tmp_path / "f.json", content)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("f.csv", b"", "is empty: 0 bytes"),
+        ("f.csv", b"PK\x03\x04rest", "is a spreadsheet or zip archive, whatever its name says"),
+        ("f.jsonl", b"\x1f\x8brest", "is gzip"),
+        ("f.csv", b"PAR1rest", "is Parquet, whatever"),
+        ("f.xlsx", b"PK\x03\x04rest", "spreadsheet"),
+        ("f.txt", b"hello", "unknown kind '.txt'. Give .parquet, .jsonl"),
+        ("f.csv", b"a,a\n1,2\n", "come twice in the header"),
+        ("f.csv", b"\n\n", "line 1: no header"),
+        ("f.parquet", b"a,b\n1,2\n", "no whole Parquet file"),
+    ],
+)
+def test_what_holds_no_rows_is_refused_with_its_cure(tmp_path, name, content, why):
+    with pytest.raises(DatasetError, match=why):
+        open_rows(write(tmp_path / name, content))
+
+
+def test_a_file_that_is_none_is_named(tmp_path):
+    with pytest.raises(DatasetError, match="does not exist"):
+        open_rows(tmp_path / "f.csv")
+    (tmp_path / "d.csv").mkdir()
+    with pytest.raises(DatasetError, match="is no file"):
+        open_rows(tmp_path / "d.csv")
+
+
+def test_batches_are_bounded_by_rows_and_by_bytes():
+    small = [Row(i, {"a": "x"}) for i in range(5)]
+    assert [len(batch) for batch in chunks(small, max_rows=2)] == [2, 2, 1]
+    large = [Row(i, {"a": "x" * 1000}) for i in range(3)]
+    assert [len(batch) for batch in chunks(large, max_bytes=1600)] == [1, 1, 1]
+    assert list(chunks([])) == []
+
+
+def test_a_row_group_of_large_cells_is_read_few_rows_at_a_time(tmp_path):
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"a": [f"{i}" + "x" * 3_000_000 for i in range(8)]}), path, use_dictionary=False, compression="none")
+    file = open_rows(path)
+    next(iter(file))
+    assert len([row.line for row in open_rows(path)]) == 8
+
+
+def test_nanoseconds_are_cut_to_microseconds(tmp_path):
+    pq.write_table(pa.table({"t": pa.array([1_454_246_586_123_456_789], pa.timestamp("ns", tz="UTC"))}), tmp_path / "f.parquet")
+    ((_, cells),) = rows(tmp_path / "f.parquet")
+    assert cells["t"].isoformat() == "2016-01-31T13:23:06.123456+00:00"

@@ -1,0 +1,99 @@
+"""What an import keeps on its way: records in order of time, ids seen, rejects, pseudonyms."""
+
+import errno
+import io
+import json
+import os
+import random
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.datasets.pseudonyms import PSEUDONYM, Pseudonyms
+from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.datasets.staging import Staging
+from rlhf_pipeline.errors import ArtefactError, DatasetError
+from rlhf_pipeline.records import content_id
+
+START = datetime(2016, 1, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("run_bytes", "fan_in"), [(10**6, 64), (300, 64), (300, 3)], ids=["one run", "many runs", "more runs than may be open"]
+)
+def test_records_come_back_by_moment_the_undated_last_and_equal_ones_by_line(tmp_path, run_bytes, fan_in):
+    draw = random.Random(1)
+    moments = [START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None for _ in range(300)]
+    staging = Staging(tmp_path, run_bytes=run_bytes, fan_in=fan_in)
+    for line, moment in enumerate(moments):
+        staging.add(moment, line, {"line": line, "text": "tab\tand\nbreak ü"})
+    assert len(staging) == 300
+    latest = START + timedelta(days=1)
+    wanted = sorted(range(300), key=lambda line: (moments[line] or latest, line))
+    assert [record["line"] for record in staging] == wanted
+    assert next(iter(staging))["text"] == "tab\tand\nbreak ü"
+
+
+class FullDisk(io.StringIO):
+    def writelines(self, lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
+    staging = Staging(tmp_path, run_bytes=10)
+    monkeypatch.setattr(Path, "open", lambda *_, **__: FullDisk())
+    with pytest.raises(ArtefactError, match=r"No space left on device. Free some space and run again"):
+        staging.add(START, 1, {"line": 1})
+
+
+def test_seen_ids_are_known_however_many_there_are():
+    seen = Seen()
+    ids = [content_id(i) for i in range(20_000)]
+    assert all(seen.add(name) for name in ids)
+    assert not any(seen.add(name) for name in ids)
+    assert len(seen) == 20_000
+    assert seen.add("0" * 20)
+    assert not seen.add("0" * 20)
+
+
+def test_rejects_stand_beside_the_input_by_line(tmp_path):
+    with Rejects(tmp_path / "votes.csv", tmp_path / "home") as rejects:
+        rejects.add(3, "choice is missing", {"choice": None, "text": "x" * 5_000})
+        rejects.add(9, "choice is missing", {})
+    lines = [json.loads(line) for line in (tmp_path / "votes.csv.rejected.jsonl").read_text().splitlines()]
+    assert [(line["line"], line["reason"]) for line in lines] == [(3, "choice is missing"), (9, "choice is missing")]
+    assert lines[0]["row"]["text"].endswith("x… (5,000 characters)")
+    assert rejects.reasons == {"choice is missing": 2}
+    with Rejects(tmp_path / "votes.csv", tmp_path / "home"):
+        pass
+    assert list(tmp_path.iterdir()) == []  # nothing was rejected this time
+
+
+def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with Rejects(tmp_path / "data" / "votes.csv", tmp_path / "home" / "imports") as rejects:
+        rejects.add(3, "broken", {"bytes": "caf\udce9"})
+    assert rejects.path == tmp_path / "home" / "imports" / "votes.csv.rejected.jsonl"
+    assert json.loads(rejects.path.read_text())["line"] == 3
+
+
+def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
+    one, again, other = Pseudonyms.of(tmp_path / "a"), Pseudonyms.of(tmp_path / "a"), Pseudonyms.of(tmp_path / "b")
+    name = one("ann@example.org")
+    assert PSEUDONYM.fullmatch(name)
+    assert again("ann@example.org") == name != other("ann@example.org")
+    assert one("bob@example.org") != name
+    assert one(name) == name
+
+
+def test_the_salt_is_its_owners_alone_and_whole(tmp_path):
+    Pseudonyms.of(tmp_path)
+    path = tmp_path / "annotator_salt"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["annotator_salt"]
+    path.write_bytes(b"short")
+    with pytest.raises(DatasetError, match=r"has 5 bytes, not 32.*restore it"):
+        Pseudonyms.of(tmp_path)

@@ -1,0 +1,6 @@
+"""Marks for tests of one kind of database: `url` and `store` are that kind's alone."""
+
+import pytest
+
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+on_postgres = pytest.mark.parametrize("url", ["postgres"], indirect=True)

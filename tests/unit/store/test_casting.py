@@ -1,0 +1,70 @@
+"""Votes by the stream: cast as a list is, whole transactions whatever happens, and read back as they were."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import select
+
+from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.casting import _turns_of
+from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def published(store, make_comparisons) -> Store:
+    store.comparisons.publish(make_comparisons(4), published_at=NOON)
+    return store
+
+
+def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_comparisons, monkeypatch):
+    monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
+    sent = [make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}") for i in range(24)]
+    counted = published.votes.cast_all(vote for vote in [*sent, *sent[:7]])
+    assert (counted.n_new, counted.n_known) == (24, 7)
+    with Store.open(url, organization="org", project="other") as other:
+        other.comparisons.publish(make_comparisons(4), published_at=NOON)
+        other.votes.cast_many(sent)
+        assert _without_receipt(published) == _without_receipt(other)
+        assert other.audit.verify() == published.audit.verify() == 25
+    assert published.votes.cast_all(sent).n_new == 0
+
+
+def _without_receipt(store: Store) -> list[dict]:
+    with store.database.reading() as connection:
+        rows = connection.execute(select(votes).where(store.database.mine(votes)).order_by(votes.c.seq)).mappings().all()
+    return [{name: row[name] for name in row if name not in (*SCOPE, "received_at")} for row in rows]
+
+
+def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, monkeypatch):
+    monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
+    sent = [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(7)]
+    with pytest.raises(UnknownComparison):
+        published.votes.cast_all([*sent, make_vote("c99")])
+    assert published.votes.count() == 5
+    assert published.votes.cast_all(sent).n_known == 5
+    assert published.audit.verify() == 8
+
+
+def test_what_is_written_reads_back_as_it_was(published, make_vote):
+    """Bulk rows go to SQLite past SQLAlchemy's parameters: types must come out the same."""
+    cast = published.votes.cast(
+        make_vote(strength=3, reason="x", stated_confidence=0.25, duration_s=1.5, voted_at=NOON.replace(microsecond=7))
+    )
+    with published.database.reading() as connection:
+        row = connection.execute(select(votes)).mappings().one()
+        key = connection.execute(select(idempotency)).mappings().one()
+        link = connection.execute(select(audit).order_by(audit.c.seq.desc())).mappings().first()
+    assert row["voted_at"] == cast.voted_at == NOON.replace(microsecond=7)
+    assert row["received_at"] == key["recorded_at"] == link["at"] == cast.received_at
+    assert (row["strength"], row["stated_confidence"], row["duration_s"], row["task_id"]) == (3, 0.25, 1.5, None)
+
+
+def test_turns_of_other_annotators_are_not_read(published, make_vote):
+    """Of a comparison that everybody judges there are thousands, read under the lock with every vote."""
+    published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
+    with published.database.reading() as connection:
+        found = connection.execute(_turns_of(published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])).all()
+    assert [row.annotator_id for row in found] == ["ann3"]

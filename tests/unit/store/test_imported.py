@@ -1,0 +1,116 @@
+"""What came from elsewhere: votes without a time, comparisons that make no pair, predictions written after the votes."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rlhf_pipeline.errors import InvalidVote, PipelineError, UnknownComparison
+from rlhf_pipeline.store.comparisons import pair_key
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
+MODEL = "demo.reward_model@1"
+
+
+def imported(frame, **columns):
+    return frame.assign(source="elsewhere", **columns)
+
+
+def test_an_undated_vote_is_filed_under_the_day_it_came_in(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    vote = store.votes.cast(make_vote(voted_at=None, origin="import"))
+    assert vote.voted_at is None
+    assert vote.day == vote.received_at.date()
+    assert store.votes.get(vote.vote_id) == vote
+    snapshot = store.votes.snapshot([str(vote.day)])
+    assert snapshot["voted_at"].isna().tolist() == [True]
+    store.audit.verify()
+
+
+def test_only_an_import_may_lack_the_time(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    with pytest.raises(InvalidVote, match=r"voted_at is missing.*send the moment"):
+        store.votes.cast(make_vote(voted_at=None, origin="api"))
+
+
+def test_an_undated_vote_is_in_no_error_stream(store, make_comparisons, make_predictions, make_vote):
+    frame = make_comparisons(2)
+    store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
+    store.votes.cast(make_vote("c0", choice="b", voted_at=None, origin="import"))
+    dated = store.votes.cast(make_vote("c1", choice="b"))
+    assert store.detectors.errors_after(MODEL)["seq"].tolist() == [dated.seq]
+
+
+def test_the_task_of_a_vote_is_kept_and_audited(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(2), published_at=NOON)
+    with_task = store.votes.cast(make_vote("c0", task_id="hit 7"))
+    store.votes.cast(make_vote("c1"))
+    assert store.votes.get(with_task.vote_id).task_id == "hit 7"
+    store.audit.verify()
+
+
+def test_an_imported_comparison_keeps_what_it_was_given(store, make_comparisons):
+    frame = imported(make_comparisons(1), source_pair_id="x1", split_group="debate", split="test", gold="b", flag="repeated")
+    store.comparisons.publish(frame, published_at=NOON)
+    row = store.comparisons.with_ids(["c0"]).iloc[0]
+    given = ("source", "source_pair_id", "split_group", "split", "gold", "flag")
+    assert tuple(row[list(given)]) == ("elsewhere", "x1", "debate", "test", "b", "repeated")
+    assert store.comparisons.with_source_ids(["x1", "x2"]) == {"x1": "c0"}
+
+
+def test_imported_comparisons_are_not_the_pipelines_day(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(1, prefix="own"), published_at=NOON)
+    store.comparisons.publish(imported(make_comparisons(1, prefix="theirs")), published_at=NOON)
+    assert store.comparisons.for_days(["2026-01-01"])["comparison_id"].tolist() == ["own0"]
+    assert store.comparisons.count() == 2
+
+
+def test_one_id_of_a_source_stands_for_one_comparison(store, make_comparisons):
+    store.comparisons.publish(imported(make_comparisons(1), source_pair_id="x1"), published_at=NOON)
+    with pytest.raises(PipelineError):
+        store.comparisons.publish(imported(make_comparisons(1, prefix="d"), source_pair_id="x1"), published_at=NOON)
+    assert store.comparisons.count() == 1
+
+
+def test_the_same_two_texts_are_found_whichever_side_they_are_on(store, make_comparisons):
+    frame = make_comparisons(2)
+    store.comparisons.publish(frame, published_at=NOON)
+    prompt, a, b = frame.loc[0, ["prompt", "completion_a", "completion_b"]]
+    assert store.comparisons.with_pair_keys([pair_key(prompt, b, a), pair_key("other", a, b)]) == {pair_key(prompt, a, b): "c0"}
+
+
+def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(store, make_comparisons, make_vote):
+    store.comparisons.publish(imported(make_comparisons(2), flag=["identical", None]), published_at=NOON)
+    assert store.comparisons.open_for("ann")["comparison_id"].tolist() == ["c1"]
+    store.votes.cast_many([make_vote("c0"), make_vote("c1")])
+    assert store.votes.n_voted_comparisons() == 1
+    assert store.votes.n_voted_comparisons(up_to_seq=1) == 0
+
+
+def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(store, make_comparisons, make_predictions, make_vote):
+    frame = make_comparisons(3)
+    store.comparisons.publish(frame, published_at=NOON)
+    store.votes.cast_many([make_vote("c0"), make_vote("c1", voted_at=SECOND_DAY), make_vote("c0", "bob", voted_at=SECOND_DAY)])
+    replayed = store.predictions.replay(make_predictions(frame), data_seq=1)
+    assert (replayed.n_written, replayed.n_known, replayed.n_refused) == (2, 0, 1)
+    stored = store.predictions.of(["c0", "c1", "c2"])
+    assert stored["comparison_id"].tolist() == ["c1", "c2"]
+    assert stored["is_replayed"].tolist() == [True, True]
+    again = store.predictions.replay(make_predictions(frame), data_seq=1)
+    assert (again.n_written, again.n_known, again.n_refused) == (0, 2, 1)
+    store.audit.verify()
+
+
+def test_a_replay_of_what_was_never_published_is_refused(store, make_comparisons, make_predictions):
+    with pytest.raises(UnknownComparison, match=r"never published, first 'c0'. Import"):
+        store.predictions.replay(make_predictions(make_comparisons(1)), data_seq=0)
+
+
+def test_days_wait_for_their_replay_oldest_first_and_can_be_asked_again(store):
+    store.replays.ask(["2016-02-02", "2016-01-31", "2016-02-02"])
+    assert store.replays.pending() == ["2016-01-31", "2016-02-02"]
+    store.replays.done("2016-01-31")
+    store.replays.done("2099-01-01")
+    assert store.replays.pending() == ["2016-02-02"]
+    store.replays.ask(["2016-01-31"])
+    assert store.replays.pending() == ["2016-01-31", "2016-02-02"]

@@ -1,0 +1,122 @@
+"""The databases on a Postgres server: made once, by whoever may, for one project, and every refusal said without the password."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store.integrity import sorts_by_code_point
+from rlhf_pipeline.store.server import ServerDatabases
+from tests.postgres import QUOTED_PASSWORD, PostgresServer
+
+
+@pytest.fixture
+def prefix(postgres: PostgresServer, request: pytest.FixtureRequest):
+    """Of names that no other test uses; its databases are dropped afterwards."""
+    name = f"t{abs(hash(request.node.nodeid)):x}"[:20]
+    yield name
+    for database in databases(postgres.url, name).names:
+        postgres.drop_database(database)
+
+
+def databases(url: str, prefix: str, project: str = "demo", organization: str = "org's: 100%") -> ServerDatabases:
+    return ServerDatabases(url, prefix, organization, project)
+
+
+def test_three_databases_are_made_once(postgres, prefix):
+    mine = databases(postgres.url, prefix)
+    assert mine.make() == [f"{prefix}_store", f"{prefix}_dagster", f"{prefix}_mlflow"]
+    assert mine.make() == []
+
+
+def test_many_may_make_them_at_once(postgres, prefix):
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: databases(postgres.url, prefix).make(), range(4)))
+    assert sorted(len(names) for names in made) == [0, 0, 0, 3]
+
+
+def test_they_sort_text_as_sqlite_does(postgres, prefix):
+    databases(postgres.url, prefix).make()
+    with Store.open(postgres.database_url(f"{prefix}_store"), organization="org", project="demo") as store:
+        assert sorts_by_code_point(store.database)
+
+
+def test_another_projects_databases_are_not_shared(postgres, prefix):
+    databases(postgres.url, prefix).make()
+    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo.*RLHF_DATABASE_PREFIX"):
+        databases(postgres.url, prefix, "other").make()
+
+
+def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
+    mine = databases(postgres.url, prefix)
+    mine.make(filling=True)
+    with Store.open(postgres.database_url(f"{prefix}_store"), organization="o", project="p") as store:
+        store.migrate()
+    with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf storage migrate`"):
+        mine.make()
+    mine.make(filling=True)
+    assert not copying.has_tables(postgres.database_url(f"{prefix}_store"))
+    mine.finish()
+    assert mine.make() == []
+
+
+def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
+    mine = databases(postgres.url, prefix)
+    mine.make()
+    with Store.open(postgres.database_url(f"{prefix}_store"), organization="o", project="p") as store:
+        store.migrate()
+    with pytest.raises(StoreError, match=r"holds tables already.*Nothing was moved"):
+        mine.make(filling=True)
+
+
+def test_a_user_who_may_not_make_databases_is_told_how(postgres, prefix):
+    postgres.execute(f"CREATE ROLE {prefix} LOGIN PASSWORD 'x'")
+    humble = f"postgresql://{prefix}:x@127.0.0.1:{postgres.port}"
+    with pytest.raises(StoreError, match=r"permission denied to create database.*CREATEDB"):
+        databases(humble, prefix).make()
+    databases(postgres.url, prefix).make()
+    assert databases(humble, prefix).make() == []  # made by somebody else: that will do
+    postgres.execute(f"DROP ROLE {prefix}")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((QUOTED_PASSWORD, "w0ng"), "password authentication failed.*Correct them in the URL"),
+        (("rlhf:", "nobody:"), "password authentication failed"),
+        ((f":{QUOTED_PASSWORD}", ""), "no password supplied"),
+        (("127.0.0.1", "no.such.host.invalid"), "does not answer"),
+    ],
+)
+def test_a_server_that_refuses_is_named_without_the_password(postgres, change, why):
+    url = postgres.url.replace(*change)
+    with pytest.raises(StoreError, match=why) as refusal:
+        databases(url, "never").make()
+    assert QUOTED_PASSWORD not in str(refusal.value)
+    assert "w0ng" not in str(refusal.value)
+
+
+def test_a_server_that_is_not_there_is_said():
+    with pytest.raises(StoreError, match=r"rlhf:\*\*\*@127\.0\.0\.1:9.*does not answer"):
+        databases("postgresql://rlhf:hush@127.0.0.1:9", "never").make()
+
+
+def test_a_store_without_its_database_asks_to_be_initialised(postgres):
+    with (
+        Store.open(postgres.database_url("nothing_here"), organization="org", project="demo") as store,
+        pytest.raises(StoreError, match=r"does not exist.*Run `rlhf init`"),
+    ):
+        store.votes.count()
+
+
+def test_a_bare_url_means_the_driver_that_is_installed(postgres, migrated_postgres_url):
+    bare = migrated_postgres_url.replace("+psycopg2", "")
+    with Store.open(bare, organization="org", project="demo") as store:
+        assert store.votes.count() == 0
+        assert store.projects() == []
+
+
+def test_the_tests_server_lives_outside_the_checkout(postgres):
+    assert not postgres.folder.is_relative_to(Path(__file__).parents[3])

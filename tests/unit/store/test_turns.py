@@ -1,0 +1,57 @@
+"""Writers that wait are seen, and a long series of transactions lets them go first. No test measures how long anybody waits."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from rlhf_pipeline.store.turns import LONGEST_PAUSE_S, Turns
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_a_series_lets_those_who_wait_go_first(store, make_vote, make_comparisons, make_predictions, monkeypatch):
+    """Not how long it waits, but that it asks between its transactions, and that order and content stay."""
+    store.comparisons.publish(make_comparisons(4), published_at=NOON)
+    asked = []
+    monkeypatch.setattr(store.database._turns, "give_way", lambda others=None: asked.append(store.votes.max_seq()))
+    monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 10)
+    cast = store.votes.cast_many([make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(35)])
+    assert asked == [10, 20, 30]
+    assert [vote.idempotency_key for vote in cast] == [f"k{i}" for i in range(35)]
+    asked.clear()
+    comparisons = make_comparisons(1200, prefix="d")
+    store.comparisons.publish(comparisons, published_at=NOON)
+    store.predictions.replay(make_predictions(comparisons), data_seq=0)
+    assert len(asked) == 2 + 2
+
+
+def test_giving_way_ends_when_nobody_waits_and_after_a_while_in_any_case(tmp_path):
+    turns = Turns(tmp_path / "mark", 1.0, "here")
+    start = time.monotonic()
+    turns.give_way()
+    assert not turns.mark.exists()
+    turns.give_way(lambda: True)
+    assert time.monotonic() - start >= LONGEST_PAUSE_S
+
+
+def test_whoever_waits_leaves_a_mark_for_other_processes(tmp_path):
+    mine, theirs = Turns(tmp_path / "mark", 1.0, "here"), Turns(tmp_path / "mark", 1.0, "here")
+    assert not theirs._is_fresh()
+    looks = iter([False, False, True])
+    assert mine.tried(lambda: next(looks))
+    mark = theirs.mark.stat().st_mtime
+    assert abs(time.time() - mark) < 60
+
+
+def test_waiting_for_a_turn_ends(tmp_path):
+    turns = Turns(None, 0.05, "here")
+    assert not turns.tried(lambda: False)
+    with turns.taken(), ThreadPoolExecutor(1) as pool:
+        error = pool.submit(lambda: turns.taken().__enter__()).exception()
+    assert "another thread held the write lock longer than 0.05 s" in str(error)
+
+
+def test_a_folder_that_takes_no_mark_only_costs_the_courtesy(tmp_path):
+    turns = Turns(tmp_path / "no" / "folder" / "mark", 1.0, "here")
+    looks = iter([False, True])
+    assert turns.tried(lambda: next(looks))

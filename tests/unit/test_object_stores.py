@@ -1,0 +1,152 @@
+"""Files in a store are whole or not there, and what a store refuses is named with its cure."""
+
+import os
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError
+from rlhf_pipeline.object_stores import get, get_many, names, place, put
+from tests.s3 import ENVIRONMENT, S3, forget_connections, local_s3, point_at
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with local_s3() as server:
+        yield server
+
+
+def refused(path: str) -> str:
+    """What reading, writing and listing below `path` all say, checked to be the same complaint with no secret in it."""
+    said = set()
+    for act in (lambda: put(place(path) / "new", b"x"), lambda: get(place(path) / "new"), lambda: names(place(path))):
+        with pytest.raises(ArtefactError) as caught:
+            act()
+        message = str(caught.value)
+        assert path in message
+        assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in message
+        said.add(message.split(". ", 1)[1].removesuffix(".").removesuffix("; what was there before is untouched"))
+    assert len(said) == 1, said
+    return said.pop()
+
+
+def test_a_bucket_that_is_not_there_is_named(s3: S3) -> None:
+    assert "Create the bucket nowhere, or mend RLHF_FRAMES_URL" in refused("s3://nowhere/frames")
+
+
+def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
+    from moto.core import set_initial_no_auth_action_count
+
+    put(place(s3.url("kept")) / "file", b"before")
+    said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))  # now the server knows nobody
+    assert "The store refuses these credentials: set ones (AWS_ACCESS_KEY_ID" in said
+    assert get(place(s3.url("kept")) / "file") == b"before"
+
+
+def test_missing_credentials_are_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    forget_connections()
+    assert "refuses these credentials" in refused(s3.url("kept"))
+    monkeypatch.undo()
+    forget_connections()
+
+
+def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    point_at(nobody, monkeypatch)
+    with pytest.raises(ArtefactError, match=rf"Cannot read .*{nobody}.*Is the server up, and AWS_ENDPOINT_URL its address"):
+        get(place(s3.url("kept")) / "file")
+    point_at("nonsense", monkeypatch)
+    assert "AWS_ENDPOINT_URL" in refused(s3.url("kept"))
+    monkeypatch.undo()
+    forget_connections()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("s4://bucket/frames", "Unsupported filesystem"), ("s3:///rlhf/frames", "bucket"), ("sftp://me:hush@host/frames", "holds a password")],
+)
+def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        place(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(ArtefactError, match=r"gcsfs.*Install its driver"):
+        get(place("gs://bucket/file"))
+
+
+def test_many_files_come_in_order_and_missing_ones_are_none(s3: S3) -> None:
+    folder = place(s3.url("many"))
+    for n in range(0, 40, 2):
+        put(folder / f"{n}", b"%d" % n)
+    assert get_many([folder / f"{n}" for n in range(40)]) == [b"%d" % n if n % 2 == 0 else None for n in range(40)]
+    assert names(folder) == sorted(str(n) for n in range(0, 40, 2))
+
+
+def test_a_file_beyond_one_request_is_whole(s3: S3) -> None:
+    content = os.urandom(2**20) * 101  # what is larger than 100 MB goes in parts
+    put(place(s3.url("large")) / "file", content)
+    assert get(place(s3.url("large")) / "file") == content
+
+
+class Stalling(socketserver.BaseRequestHandler):
+    """Forwards to a server until `limit` bytes have gone up, then waits for the client to die."""
+
+    target: tuple[str, int]
+    limit = 2**20
+    stalled = threading.Event()
+
+    def handle(self) -> None:
+        with socket.create_connection(self.target) as up:
+            threading.Thread(target=self._answers, args=(up,), daemon=True).start()
+            sent = 0
+            while part := self.request.recv(65536):
+                if sent < self.limit:
+                    up.sendall(part)
+                else:
+                    self.stalled.set()
+                sent += len(part)
+
+    def _answers(self, up: socket.socket) -> None:
+        try:
+            while part := up.recv(65536):
+                self.request.sendall(part)
+            self.request.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client is gone
+
+
+def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) -> None:
+    file = place(s3.url("killed")) / "file"
+    put(file, b"before")
+    host, port = s3.endpoint.removeprefix("http://").split(":")
+    handler = type("Handler", (Stalling,), {"target": (host, int(port)), "stalled": threading.Event()})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        script = f"from rlhf_pipeline.object_stores import place, put; put(place({str(file)!r}), b'x' * 64 * 2**20)"
+        environ = os.environ | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
+        writer = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environ)
+        try:
+            assert handler.stalled.wait(60), "the put never got under way"
+            assert get(file) == b"before"
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+            proxy.shutdown()
+    assert get(file) == b"before"
