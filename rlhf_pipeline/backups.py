@@ -25,7 +25,14 @@ from rlhf_pipeline.store.engine import Database
 
 MANIFEST = "manifest.json"
 UNFINISHED = "UNFINISHED"  # a file that stands there until the manifest does
-KEPT = ("frames", "models", "mlflow/artifacts", "annotator_salt", "demo_state.json")  # beside databases and facts; the rest rebuilds itself
+KEPT = (
+    "frames",
+    "models",
+    "mlflow/artifacts",
+    "prompts",
+    "annotator_salt",
+    "demo_state.json",
+)  # beside databases and facts; the rest rebuilds itself
 SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}  # of a home without a server
 DAGSTER_FILES = ("history/**/*.db", "schedules/*.db")
 CHUNK = 1 << 20

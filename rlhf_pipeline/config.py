@@ -54,8 +54,16 @@ class HomeFacts(BaseModel):
         path = home / HOME_FACTS
         try:
             return cls.model_validate_json(path.read_bytes()) if path.exists() else None
-        except (ValidationError, OSError) as cause:
-            raise ConfigurationError(f"{path} cannot be read as the facts of a home: {cause}. Restore it, or name another home.") from cause
+        except ValidationError as cause:
+            # What was read is not repeated: it may hold the server's password.
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in cause.errors(include_input=False))
+            raise ConfigurationError(
+                f"{path} cannot be read as the facts of a home: {problems}. Restore it, or name another home."
+            ) from None
+        except OSError as cause:
+            raise ConfigurationError(
+                f"{path} cannot be read: {cause.strerror or cause}. Make it readable, or name another home."
+            ) from cause
 
     def write(self, home: Path) -> None:
         """Whole or not at all; readable by its owner alone, because the server's URL may hold a password."""

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from filelock import FileLock, Timeout
 
 from assets.partitions import DAYS
 from jobs.feedback import feedback, learning
@@ -81,10 +83,10 @@ class Replay:
         started = [i for i in self.store.imports.all() if i.kind == "votes" and i.state == "started"]
         if not started:
             return None
-        return Waiting(
-            f"The import of {started[-1].file} since {started[-1].started_at:%Y-%m-%d %H:%M} UTC is not finished. "
-            "If it was killed, import the file again."
-        )
+        what = f"The import of {started[-1].file} since {started[-1].started_at:%Y-%m-%d %H:%M} UTC"
+        if _is_held(self.settings.home / "imports" / ".lock"):
+            return Waiting(f"{what} is not finished.")
+        return Waiting(f"{what} was killed before its end. Import the file again: what is missing is added.", is_stuck=True)
 
     def _of_day(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         # The decision comes before a refit for the sake of more data: the new champion would supersede the events, and votes from
@@ -185,6 +187,17 @@ class Replay:
 
     def _step(self, day: str, seq: int, name: str) -> str:
         return f"replay:{self.settings.project}:{day}:{seq}:{name}"
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether an import works in this home; one that was killed holds its lock no more."""
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:

@@ -1,6 +1,5 @@
 """Rows of JSONL, line by line, and of small files with one JSON array. Knows JSON."""
 
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,6 @@ from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, Row, refusals_named
 from rlhf_pipeline.errors import DatasetError
 
 MAX_JSON = 100 * MEGABYTE  # bytes of a .json file: it is read whole
-PEEK_ROWS = 100  # objects that are looked at to learn which columns there are
 
 
 class JsonLines:
@@ -21,7 +19,7 @@ class JsonLines:
         self._path = path
         self.size = path.stat().st_size
         self._position = 0
-        self.columns = _columns_of(itertools.islice(self._rows(), PEEK_ROWS))
+        self.columns = _columns_of(self._rows())
 
     @property
     def position(self) -> int:
@@ -67,6 +65,7 @@ def _json_row(line: int, raw: bytes) -> Row:
 
 
 def _columns_of(rows: Iterable[Row]) -> list[str]:
+    """Of all rows: a member may come for the first time in the last object, and be the one that says which split it is of."""
     return list(dict.fromkeys(name for row in rows if row.fault is None for name in row.cells))
 
 
@@ -92,7 +91,7 @@ class JsonArray:
             raise DatasetError(f"{path} holds no JSON array. Write [{{…}}, {{…}}], or one object a line as .jsonl.")
         self._start = opening.end()
         self._position = 0
-        self.columns = _columns_of(itertools.islice(self._rows(), PEEK_ROWS))
+        self.columns = _columns_of(self._rows())
 
     @property
     def position(self) -> int:

@@ -33,6 +33,10 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
 CAST_AT_ONCE = 1_000  # handed over together; the store divides them into its transactions
 MAX_STRENGTH = 4
+STORED_OTHERWISE = (
+    "this annotator's choice of that moment is stored already, with another strength, duration, reason or task. "
+    "A vote is never changed: import the file with the same mapping as before"
+)
 IDENTITY = ("comparison_id", "annotator_id", "choice", "strength", "voted_at", "duration_s", "reason", "task_id")
 
 Turn = tuple[str, str, str, datetime | None]
@@ -117,15 +121,21 @@ class VoteImport:
         self.rejects.add_all(refused)
         keys = [f"import:{content_id(*(vote[name] for name in IDENTITY))}" for _, vote, _ in placed]
         known = self.known.known_keys(keys)
-        turns = self.known.votes_on([vote["comparison_id"] for _, vote, is_own in placed if is_own])
+        turns = self.known.votes_on([vote["comparison_id"] for key, (_, vote, _) in zip(keys, placed, strict=True) if key not in known])
         n_merged = n_known = 0
-        for key, (row, vote, _) in zip(keys, placed, strict=True):
+        doubled: list[tuple[Row, str]] = []
+        for key, (row, vote, is_own) in zip(keys, placed, strict=True):
+            is_stored = (vote["comparison_id"], vote["annotator_id"], vote["choice"], vote["voted_at"]) in turns
             if not seen.add(key.removeprefix("import:")):
                 n_merged += 1
-            elif key in known or (vote["comparison_id"], vote["annotator_id"], vote["choice"], vote["voted_at"]) in turns:
+            elif key in known or (is_own and is_stored):
                 n_known += 1
+            elif is_stored and vote["voted_at"] is not None:
+                doubled.append((row, STORED_OTHERWISE))
             else:
                 self._set_down(row.line, vote | {"idempotency_key": key})
+        self.rejects.add_all(doubled)
+        refused += doubled
         self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refused))
 
     def _set_down(self, line: int, vote: dict[str, Any]) -> None:

@@ -37,6 +37,17 @@ class GroupCommit(Generic[Sent, Kept]):
         return mine.result()
 
     def _take(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
+        """Answer every future of the group, whatever happens: a thread whose future stays open would wait for ever."""
+        try:
+            self._settle(group)
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _settle(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
         try:
             kept = self._record([sent for sent, _ in group])
         except self._refusals as refusal:
@@ -44,12 +55,7 @@ class GroupCommit(Generic[Sent, Kept]):
                 group[0][1].set_exception(refusal)
                 return
             for one in group:
-                self._take([one])
-        except BaseException as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
-            raise
-        else:
-            for (_, future), row in zip(group, kept, strict=True):
-                future.set_result(row)
+                self._settle([one])
+            return
+        for (_, future), row in zip(group, kept, strict=True):
+            future.set_result(row)

@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, tuple_, union_all
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
@@ -281,7 +281,9 @@ class Votes:
         mine = [self._database.mine(comparisons), comparisons.c.repeat_of.is_(None), comparisons.c.flag.is_(None)]
         if split is not None:
             mine.append(comparisons.c.split == split)
-        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.seq > after_seq, votes.c.seq <= limit)
+        voted = select(votes.c.comparison_id).where(self._database.mine(votes))
+        if after_seq > 0 or up_to_seq is not None:  # else an index alone answers
+            voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
         if choices is not None:
             voted = voted.where(votes.c.choice.in_([choice.value for choice in choices]))
         # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth of the work at five votes each.
@@ -323,9 +325,8 @@ class Votes:
         """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to the seq."""
         limit = LATEST if up_to_seq is None else up_to_seq
         later = votes.alias("later")
-        comes_later = or_(
-            later.c.pass_no > votes.c.pass_no, and_(later.c.pass_no == votes.c.pass_no, later.c.revision_no > votes.c.revision_no)
-        )
+        # One comparison of pairs: a range of the index, mostly empty, and not a look at each of the annotator's votes.
+        comes_later = tuple_(later.c.pass_no, later.c.revision_no) > tuple_(votes.c.pass_no, votes.c.revision_no)
         displacing = (
             select(literal(1))
             .select_from(later)
@@ -333,8 +334,8 @@ class Votes:
                 self._database.mine(later),
                 later.c.comparison_id == votes.c.comparison_id,
                 later.c.annotator_id == votes.c.annotator_id,
-                later.c.seq <= limit,
                 comes_later,
+                later.c.seq <= limit,
             )
         )
         return and_(self._database.mine(votes), votes.c.seq <= limit, ~displacing.exists())

@@ -128,6 +128,8 @@ def test_every_damage_is_found_and_ends_with_one(home: Path) -> None:
 
 def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path: Path) -> None:
     before = numbers(home)
+    (home / "prompts").mkdir(exist_ok=True)
+    (home / "prompts" / "imported.jsonl").write_text("{}\n")
     assert rlhf(home, "storage", "backup", str(tmp_path / "backup")).exit_code == 0
     assert "password" not in (tmp_path / "backup" / "project.json").read_text()
     shutil.rmtree(home)  # the paths of before lead nowhere now
@@ -135,6 +137,7 @@ def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path:
     result = rlhf(restored, "storage", "restore", str(tmp_path / "backup"))
     assert result.exit_code == 0, result.output
     assert numbers(restored) == before
+    assert (restored / "prompts" / "imported.jsonl").read_text() == "{}\n"
     assert rlhf(restored, "storage", "check").exit_code == 0  # and MLflow finds the models where they lie now
 
 

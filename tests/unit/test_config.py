@@ -160,6 +160,7 @@ def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
 
 def test_broken_facts_are_named(tmp_path):
     (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "project.json").write_text("{half")
-    with pytest.raises(ConfigurationError, match=r"project.json cannot be read"):
+    (tmp_path / "var" / "project.json").write_text('{"project": "demo", "server_url": "postgresql://me:secret@host"')
+    with pytest.raises(ConfigurationError, match=r"project.json cannot be read") as refused:
         Settings.read({}, tmp_path)
+    assert "secret" not in str(refused.value)

@@ -219,6 +219,27 @@ def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, mo
     assert pending == []  # nothing new, nothing to replay
 
 
+def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(2)]), "--project", "real")
+    file = write(tmp_path / "v.jsonl", [vote(0, secs=7.5), vote(1, submitted_at="2016-02-01", secs=8.5)])
+    assert rlhf("import", "votes", file, "--no-replay").startswith("2 imported")
+    result = rlhf(
+        "import", "votes", write(tmp_path / "more.jsonl", [vote(0, secs=7.5), vote(0, "bob")]), "--map", "duration_s=secs", "--no-replay"
+    )
+    assert result.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
+    assert "with another strength, duration, reason or task" in result
+    assert len(votes_in(home)) == 3
+
+
+def test_a_member_that_first_comes_late_in_the_file_is_taken(rlhf, home, tmp_path):
+    rows = [pair(n) for n in range(150)] + [pair(150, split="test", gold="b")]
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
+    (tmp_path / "array.json").write_text(json.dumps([pair(n) for n in range(200, 350)] + [pair(350, split="calib")]))
+    rlhf("import", "comparisons", tmp_path / "array.json")
+    found = comparisons_in(home)
+    assert (found["p150"]["split"], found["p150"]["gold"], found["p350"]["split"]) == ("test", "b", "calib")
+
+
 def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     rows = [vote(1, choice="b", submitted_at="2016-02-03"), vote(1), vote(1), vote(1, choice="tie", submitted_at="2016-02-02")]

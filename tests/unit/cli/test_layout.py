@@ -62,6 +62,6 @@ def test_nothing_is_written_outside_the_home(world, tiny_policy):
     assert {name: files_below(folders[name]) for name in ("user", "cwd", "tmp")} == {"user": [], "cwd": [], "tmp": []}
     assert {path for path in ROOT.iterdir() if path.name in ("mlruns", "mlartifacts", "gx", "outputs")} == beside
     made = {path.name for path in folders["home"].iterdir() if not path.name.startswith("store.db")}
-    assert made == {"frames", "mlflow", "cache", "dagster", "exports"}
+    assert made == {"frames", "mlflow", "cache", "dagster", "exports", "project.json"}
     stages = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
     assert files_below(folders["home"] / "frames") == sorted(f"{stage}/2026-01-01.parquet" for stage in stages)

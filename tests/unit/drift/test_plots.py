@@ -38,7 +38,7 @@ def picture() -> bytes:
 def test_the_timeline_is_a_png_of_readable_size_and_the_same_each_time():
     made = picture()
     assert made[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", made[16:24]) == (1210, 550)
+    assert struct.unpack(">II", made[16:24]) == (1045, 475)
     assert made == picture()
 
 

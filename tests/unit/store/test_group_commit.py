@@ -62,6 +62,28 @@ def test_a_failure_of_the_store_is_everybodys():
         assert [str(future.exception(10)) for future in waiting] == ["disk full"] * 4
 
 
+def test_a_failure_while_a_refused_group_is_recorded_one_by_one_answers_everybody():
+    """A thread without an answer would hold the turn for ever, and no later vote would be taken."""
+
+    def record(group):
+        if "bad" in group:
+            raise InvalidVote("bad")
+        if "unlucky" in group:
+            raise StoreError("disk full")
+        return list(group)
+
+    together = GroupCommit(record, refusals=(InvalidVote,), most=10)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = []
+        with together._turn:
+            for n, vote in enumerate(("bad", "good", "unlucky", "behind"), start=1):
+                waiting.append(pool.submit(together, vote))
+                _until(lambda n=n: len(together._waiting) == n)
+        answers = [future.exception(10) or future.result() for future in waiting]
+    assert [str(answer) for answer in answers] == ["bad", "good", "disk full", "disk full"]
+    assert together("later") == "later"
+
+
 def test_no_group_is_larger_than_a_transaction():
     sizes = []
 
