@@ -31,7 +31,11 @@ demo: install ## run the whole loop for several simulated days; again = further 
 	@$(BIN)/rlhf demo
 
 demo-clean: ## delete all state of the demo (RLHF_HOME)
-	@if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
+	@if [ -f "$$RLHF_HOME/demo_state.json" ] && grep -qs '"server_url"' "$$RLHF_HOME/project.json"; then
+		[ -x $(BIN)/rlhf ] || { echo "$$RLHF_HOME has its databases on a Postgres server. Run 'make install', then 'make demo-clean' again."; exit 1; }
+		exec $(BIN)/rlhf demo --clean
+	fi
+	if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
 		if [ ! -f "$$RLHF_HOME/store.db" ] || [ ! -f "$$RLHF_HOME/demo_state.json" ]; then
 			echo "$$RLHF_HOME was not made by the demo (no store.db and demo_state.json in it): nothing deleted. Check RLHF_HOME, or delete it yourself."
 			exit 1
@@ -57,6 +61,6 @@ graph: install ## draw docs/graph.svg from the real definitions
 	@$(BIN)/python docs/draw_graph.py
 
 bench: install ## every benchmark, one table each
-	@for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script"; done
+	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
 .PHONY: help install demo demo-clean test lint check dev graph bench

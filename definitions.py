@@ -21,7 +21,7 @@ from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
 from jobs.retraining import retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
-from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from rlhf_pipeline.config import Settings, share_cores, silence_telemetry  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
 from sensors.retraining import retraining_sensor  # noqa: E402
@@ -48,4 +48,5 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
 
 
 silence_telemetry()
+share_cores()
 defs = definitions_for(Settings.read(folder=ROOT))

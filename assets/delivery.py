@@ -8,11 +8,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 import pandas as pd
+from upath import UPath
 
 from assets.partitions import DAYS
 from rlhf_pipeline.errors import ExpectationFailed, FrameError
 from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
+from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run
 
@@ -87,11 +89,15 @@ def deliver(
     rows: pd.DataFrame | None = None,
     figures: Mapping[str, bytes] | None = None,
     texts: Mapping[str, str] | None = None,
+    pages: Mapping[UPath, str] | None = None,
     checks: Sequence[Outcome] = (),
     usual: Sequence[Expectation] = (),
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-    """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place."""
+    """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place.
+
+    `figures` and `texts` go into the MLflow run; `pages` are written whole to their paths, for people to open.
+    """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_outcomes(name, value, usual)]
     yield from _check_results(outcomes)
@@ -103,9 +109,12 @@ def deliver(
     with tracked(context, registry) if run is None else nullcontext(run) as run:
         run.set_tags({"data_hash": data_hash})
         _log(run, numbers, figures or {}, texts or {})
+    for path, page in (pages or {}).items():
+        put(path, page.encode())
     yield dg.MaterializeResult(
         value=value,
         metadata=_metadata(value, numbers, headline, rows, figures or {})
+        | ({"report": dg.MetadataValue.path(str(list(pages)[-1]))} if pages else {})
         | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
         data_version=None if context.has_partition_key or context.has_partition_key_range else dg.DataVersion(data_hash[:20]),
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -9,9 +10,12 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import evidently_calibration_report
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.drift.html_report import DayEvidence, html_report
 from rlhf_pipeline.drift.plots import drift_timeline
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
@@ -45,6 +49,7 @@ def drift_report(
     champions: dg.ResourceParam[Champions],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
+    settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
     """DDM, ADWIN and HDDM-A over the errors in vote order; lengths, confidence and embeddings against the reference; calibration tests.
 
@@ -52,12 +57,15 @@ def drift_report(
     """
     days = list(context.partition_keys)
     limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
-    scans = {label: _scan(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
-    reports, texts = [], {}
+    streams = {label: _read(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
+    reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames)
     for day in days:
-        report, evidently = _report(day, reflection_log[reflection_log["day"] == day], scans, champions, store, config)
-        reports.append(report)
-        texts |= {f"{name}_{day}.json": json.dumps(content) for name, content in evidently.items()}
+        rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
+        found, evidently = _evidence(day, rows, cast, streams, champions, store, config)
+        page = html_report(found, config)
+        reports.append(found.report)
+        pages[files.report(day)] = page
+        texts |= {name: json.dumps(content) for name, content in evidently.items()} | {f"drift_report_{day}.html": page}
     frame = concat(reports, DRIFT_REPORTS)
     last = overall_verdict(reports[-1])
     current = champions.judge()
@@ -69,9 +77,20 @@ def drift_report(
         checks=[rule("the champion reward model fits the day", last != Verdict.DRIFT, f"Drift: {_reasons(reports[-1])}.")],
         headline=f"{last}: {_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
-        figures={"drift_timeline": _timeline(store, current.label, votes, scans, limit)} if current and current.label in scans else {},
+        figures={"drift_timeline": _timeline(store, current.label, votes, streams[current.label])}
+        if current and current.label in streams
+        else {},
         texts=texts,
+        pages=pages,
     )
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The errors of one reward model as far as they may be read, and what the detectors found in them."""
+
+    errors: pd.DataFrame
+    found: ScanResult
 
 
 def _readable(store: Store) -> int | None:
@@ -80,42 +99,59 @@ def _readable(store: Store) -> int | None:
     return None if first is None else first - 1
 
 
-def _scan(store: Store, label: str, config: DriftConfig, limit: int | None) -> ScanResult:
+def _read(store: Store, label: str, config: DriftConfig, limit: int | None) -> Stream:
     """Every detector reads what it has not read; events and states are stored together."""
-    states = store.detectors.states(label)
-    found = scan(store.detectors.errors_after(label, up_to_seq=limit), states, model_version=label, params=config)
+    errors = store.detectors.errors_after(label, up_to_seq=limit)
+    found = scan(errors, store.detectors.states(label), model_version=label, params=config)
     store.detectors.record_scan(found.events, label, found.states)
-    return found
+    return Stream(errors, found)
 
 
-def _report(
-    day: str, rows: pd.DataFrame, scans: dict[str, ScanResult], champions: Champions, store: Store, config: DriftConfig
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The day's rows against the reference of the model that predicted most of them."""
+def _evidence(
+    day: str, rows: pd.DataFrame, votes: pd.DataFrame, streams: dict[str, Stream], champions: Champions, store: Store, config: DriftConfig
+) -> tuple[DayEvidence, dict[str, Any]]:
+    """The day's rows against the reference of the model that predicted most of them, and Evidently's results by file name."""
+    project = champions.registry.project
     judged = rows[rows["is_error"].notna()]
     label = str(judged["reward_model"].mode().iloc[0]) if len(judged) else None
     if label is None:
-        return report_of(day, model_version=None, reference=None, current=None, params=config), {}
+        return DayEvidence(project, day, report_of(day, model_version=None, reference=None, current=None, params=config)), {}
     mine = rows[rows["reward_model"] == label]
     judge = champions.judge(champions.version(label))
     reference = champions.reference_window(label)
     comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
     current = current_window(mine, comparisons, model_version=label, embed=judge.embed if judge else None)
     tests, calibration_json = _calibration_tests(mine)
-    events = calibration_events(mine, tests, model_version=label)
-    store.events.add(events)
-    report = report_of(
-        day,
-        model_version=label,
+    store.events.add(calibration_events(mine, tests, model_version=label))
+    events, stream, last_seq = store.events.for_model(label), streams[label], int(judged["seq"].max())
+    data_drift = _data_drift(reference, current, config)
+    evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
+    found = DayEvidence(
+        project=project,
+        day=day,
+        report=report_of(
+            day,
+            model_version=label,
+            reference=reference,
+            current=current,
+            events=[*events],
+            warnings=stream.found.warnings,
+            calibration_tests=tests,
+            last_seq=last_seq,
+            params=config,
+        ),
         reference=reference,
         current=current,
-        events=[*store.events.for_model(label)],
-        warnings=scans[label].warnings,
-        calibration_tests=tests,
-        last_seq=int(judged["seq"].max()),
-        params=config,
+        judged=judged_predictions(mine),
+        errors=stream.errors[stream.errors["seq"] <= last_seq],
+        events=[e for e in events if e.seq <= last_seq],
+        warnings=[w for w in stream.found.warnings if w.seq <= last_seq],
+        noise_ceiling=noise_ceiling(votes),
+        texts=lambda ids: {row.comparison_id: (row.prompt, row.completion_a) for row in store.comparisons.with_ids(ids).itertuples()},
+        data_drift=data_drift,
+        files=list(evidently),
     )
-    return report, {"calibration": calibration_json, "data_drift": _data_drift(reference, current, config)}
+    return found, evidently
 
 
 def _calibration_tests(rows: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
@@ -135,11 +171,11 @@ def _data_drift(reference: Window | None, current: Window, config: DriftConfig) 
         return {"insufficient": str(few)}
 
 
-def _timeline(store: Store, label: str, votes: pd.DataFrame, scans: dict[str, ScanResult], limit: int | None) -> bytes:
+def _timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
     return drift_timeline(
-        store.detectors.errors_after(label, up_to_seq=limit),
+        stream.errors,
         store.events.for_model(label),
-        scans[label].warnings,
+        stream.found.warnings,
         noise_ceiling=noise_ceiling(votes),
         title=f"Errors of {label} in vote order",
     )

@@ -66,7 +66,11 @@ def reflection_log(
             "n_rows": len(frame),
             "n_unvoted": int(frame["vote_id"].isna().sum()),
             "error_rate": judged.mean() if len(judged) else None,
-            **({"n_replayed": replayed.n_written, "n_refused": replayed.n_refused} if config.is_replay else {}),
+            **(
+                {"n_replayed": replayed.n_written, "n_refused": replayed.n_refused, "n_left_out": replayed.n_left_out}
+                if config.is_replay
+                else {}
+            ),
         },
         usual=[
             usually("expect_column_mean_to_be_between", column="p_calibrated", min_value=0.3, max_value=0.7),
@@ -83,7 +87,7 @@ def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> 
     if data_seq is None:
         raise ModelNotFound(f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay {day} again.")
     ids = store.predictions.unpredicted(day, data_seq=data_seq)
-    made = ReplayedPredictions()
+    made = ReplayedPredictions(n_left_out=store.predictions.left_out(day, data_seq=data_seq))
     for start in range(0, len(ids), PREDICTED_AT_ONCE):
         progress(start, len(ids))
         predicted = predict(

@@ -7,19 +7,25 @@ Streams are errors of a model that is wrong in 25 % of votes; in half of them th
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 
-import numpy as np
-import pandas as pd
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming
-from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.drift.windows import WindowParams
-from rlhf_pipeline.records import DriftEvent
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+from benchmarks.measuring import Limits, table  # noqa: E402
+from rlhf_pipeline.drift import DETECTORS  # noqa: E402
+from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming  # noqa: E402
+from rlhf_pipeline.drift.stream import scan  # noqa: E402
+from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
+from rlhf_pipeline.records import DriftEvent  # noqa: E402
 
 Streams = list[tuple[DriftEvent, ...]]
 BASE = 0.25
@@ -38,12 +44,6 @@ def first_confirmed(events: Sequence[DriftEvent], params: ConfirmationParams) ->
         if span := confirming(events[:i], params):
             return span
     return ()
-
-
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    print(f"\n{title}\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for row in rows:
-        print("| " + " | ".join(str(cell) for cell in row) + " |")
 
 
 def alone(name: str, streams: Streams) -> Streams:
@@ -65,7 +65,7 @@ def row(name: str, k: int, still: Streams, changed: Streams, n_before: int) -> l
     return [name, f"{false:.1%}", f"{np.mean(delays <= 300):.1%}", *delay, dating, f"{accuracy:.3f}"]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
@@ -81,6 +81,7 @@ def main() -> None:
             rows += [row(f"{k} of {len(DETECTORS)}", k, still, changed, n_before) for k in range(1, len(DETECTORS) + 1)]
             table(f"{given.seeds} seeds; stationary: 1000 votes; changed: {BASE} -> {risen} after vote {n_before}", header, rows)
     costs()
+    return Limits().told()
 
 
 def costs() -> None:
@@ -101,4 +102,4 @@ def costs() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,6 +30,7 @@ silence_telemetry()
 
 import pandas as pd  # noqa: E402
 
+from benchmarks.measuring import Limits  # noqa: E402
 from benchmarks.plain_loop import PlainScript, Timed  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.cli.init import initialise  # noqa: E402
@@ -137,10 +138,6 @@ def cells(plain: float, dagster: float) -> str:
     return f"{plain:.2f} | {dagster:.2f} | {dagster - plain:+.2f} | {(dagster - plain) / plain:+.0%} |"
 
 
-def verdict(passed: bool, text: str) -> None:
-    print(f"{'PASS' if passed else 'FAIL'}  {text}")
-
-
 def load_seconds() -> float:
     """Median of three fresh processes that import the definitions."""
     found = []
@@ -151,7 +148,7 @@ def load_seconds() -> float:
     return median(found)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=120, help="prompts a day of the full series; more makes its stages longer")
     parser.add_argument("--runs", type=int, default=3, help="measured runs of each side in each series")
@@ -178,13 +175,15 @@ def main() -> None:
         bench.instance.dispose()
     seconds = median(sum(t.jobs.values()) for t in full["plain"])
     print()
-    verdict(each <= SECONDS_PER_ASSET, f"{each:.2f} s an asset in the light series, limit {SECONDS_PER_ASSET} s")
+    limits = Limits()
+    limits.judge(each <= SECONDS_PER_ASSET, f"{each:.2f} s an asset in the light series, limit {SECONDS_PER_ASSET} s")
     if seconds >= A_MINUTE:
-        verdict(share <= SHARE, f"{share:.1%} of {seconds:.0f} s in the full series, limit {SHARE:.0%}")
+        limits.judge(share <= SHARE, f"{share:.1%} of {seconds:.0f} s in the full series, limit {SHARE:.0%}")
     else:
-        print(f"----  the full series takes {seconds:.0f} s, less than a minute, so its share is not judged: raise --prompts")
-    verdict(loaded <= SECONDS_TO_LOAD, f"definitions load in {loaded:.2f} s, limit {SECONDS_TO_LOAD} s (fresh process, median of 3)")
+        limits.skip(f"the share of the full series, limit {SHARE:.0%}: it takes {seconds:.0f} s, less than a minute. Raise --prompts")
+    limits.judge(loaded <= SECONDS_TO_LOAD, f"definitions load in {loaded:.2f} s, limit {SECONDS_TO_LOAD} s (fresh process, median of 3)")
+    return limits.told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

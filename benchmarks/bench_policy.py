@@ -5,27 +5,32 @@ frozen prompts, judged by the simulator's truth. Run it alone: `python benchmark
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from time import process_time
 
-import numpy as np
-import pandas as pd
-from rich.console import Console
-from rich.table import Table
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.comparisons import PairingParams, pair_completions
-from rlhf_pipeline.completions import CompletionParams, LocalBackend, complete_prompts
-from rlhf_pipeline.config import Settings, silence_telemetry
-from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
-from rlhf_pipeline.evaluation.checkable import rightness
-from rlhf_pipeline.frames import RETRAINING_SET
-from rlhf_pipeline.policy.loading import Policy, load_policy
-from rlhf_pipeline.policy.pretraining import pretrain
-from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
-from rlhf_pipeline.simulation import SOURCED_TASTE, utility
-from rlhf_pipeline.votes.intervals import interval_of_mean
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from benchmarks.measuring import Limits  # noqa: E402
+from rlhf_pipeline.comparisons import PairingParams, pair_completions  # noqa: E402
+from rlhf_pipeline.completions import CompletionParams, LocalBackend, complete_prompts  # noqa: E402
+from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
+from rlhf_pipeline.evaluation.checkable import rightness  # noqa: E402
+from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
+from rlhf_pipeline.policy.loading import Policy, load_policy  # noqa: E402
+from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
+from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
+from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate  # noqa: E402
+from rlhf_pipeline.simulation import SOURCED_TASTE, utility  # noqa: E402
+from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 N_PAIRS = 400
 DAY = "2026-01-01"
@@ -66,7 +71,7 @@ def truth(policy: Policy, prompts: pd.DataFrame) -> tuple[np.ndarray, np.ndarray
     return utility(prompts["text"].tolist(), known, texts, SOURCED_TASTE), rightness(prompts["reference"], pd.Series(texts))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
@@ -91,7 +96,8 @@ def main() -> None:
             facts = f"{np.nanmean(right):.2f}"
             table.add_row(strategy, str(seed), str(len(pairs)), f"{seconds:.0f}", str(wins), f"{after.mean():+.2f}", facts)
     Console(width=120).print(table)
+    return Limits().told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

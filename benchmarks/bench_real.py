@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Spent, table, verdict  # noqa: E402
+from benchmarks.measuring import Limits, Spent, table  # noqa: E402
 from benchmarks.real_weeks import days  # noqa: E402
 from rlhf_pipeline.calibration import Calibrator, calibrate, calibration_slope, fit_calibrator, reliability_diagram  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
@@ -50,6 +50,7 @@ from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_o
 CONVARG = "convarg"
 FILES = {"comparisons": "pairs.parquet", "votes": "votes.parquet"}
 RLHF = str(Path(sys.executable).with_name("rlhf"))
+SECTIONS = {"table", "days", "choices"}
 BAR_ACCURACY, BAR_COLD, BAR_WARM = 0.80, 15 * 60, 60
 
 
@@ -111,7 +112,7 @@ def of_source(source: str, comparisons: pd.DataFrame, pairs: pd.DataFrame) -> pd
     return pairs[pairs["comparison_id"].isin(ids)].reset_index(drop=True)
 
 
-def timed(data: Path, folder: Path) -> Fitted:
+def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
     """The whole way twice: with a fresh cache folder, then with what that left."""
     spent = {name: Spent() for name in ("cold", "warm")}
     fitted = {name: from_raw_files(data, folder / name, folder / "embeddings", spent[name]) for name in spent}
@@ -128,7 +129,7 @@ def timed(data: Path, folder: Path) -> Fitted:
     print("Calibrator by cross-validation on convarg's calib debates: " + _losses(fitted["cold"].candidates))
     for name, limit in (("cold", BAR_COLD), ("warm", BAR_WARM)):
         wall, cpu = spent[name].total
-        verdict(
+        limits.judge(
             wall < limit,
             f"{name} cache: {wall:.0f} s of wall time ({cpu:.0f} s of CPU, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}), limit {limit} s",
         )
@@ -139,7 +140,7 @@ def _losses(candidates: dict[str, float]) -> str:
     return ", ".join(f"{name} {loss:.4f}" for name, loss in sorted(candidates.items(), key=lambda item: item[1]))
 
 
-def open_test(fitted: Fitted, out: Path) -> None:
+def open_test(fitted: Fitted, out: Path, limits: Limits) -> None:
     """The one place where test pairs are looked at: accuracy by source, ceilings, calibration on convarg's test debates."""
     test = fitted.pairs[fitted.pairs["split"] == "test"]
     debates = fitted.of(CONVARG, test)
@@ -167,7 +168,7 @@ def open_test(fitted: Fitted, out: Path) -> None:
     print(f"The same accuracy with an interval over pairs, as if each stood alone: {interval_of_mean(right)}")
     by_prompt = pd.Series(right).groupby(debates["prompt"].to_numpy()).agg(["mean", "size"])
     print("By test prompt: " + ", ".join(f"{row['mean']:.3f} of {row['size']:.0f}" for _, row in by_prompt.iterrows()))
-    verdict(
+    limits.judge(
         accuracy.value >= BAR_ACCURACY,
         f"convarg test accuracy {accuracy.value:.3f}, at least {BAR_ACCURACY} wanted; longer wins {found[CONVARG].longer_wins.value:.3f}",
     )
@@ -264,34 +265,38 @@ def choices(fitted: Fitted) -> None:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder with pairs.parquet and votes.parquet")
     parser.add_argument("--out", type=Path, default=None, help="folder for the pictures; default a temporary one that stays")
     parser.add_argument("--only", default="table,days", help="sections: table, days, choices (cross-validation within train; minutes more)")
     given = parser.parse_args()
-    sections = set(given.only.split(","))
+    sections, limits = set(given.only.split(",")), Limits()
+    if unknown := sections - SECTIONS:
+        parser.error(f"--only: {', '.join(sorted(unknown))} is no section; there are {', '.join(sorted(SECTIONS))}")
     warnings.filterwarnings("ignore")
     missing = [name for name in FILES.values() if not (given.data / name).exists()]
     if missing:
-        print(
-            f"SKIPPED: {given.data} lacks {' and '.join(missing)}. The real data is no part of this repository; name its folder with --data."
-        )
-        return
+        lacking = f"{given.data} lacks {' and '.join(missing)}. The real data is no part of this repository; name its folder with --data"
+        limits.skip(f"time and accuracy on real votes: {lacking}")
+        return limits.told()
     out = given.out or Path(tempfile.mkdtemp(prefix="bench_real_"))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        fitted = timed(given.data, Path(folder))
+        fitted = timed(given.data, Path(folder), limits)
         if "choices" in sections:
             choices(fitted)
         # The days come last: nothing they say of the test debates can have shaped the model that is judged on them.
         if "table" in sections:
-            open_test(fitted, out)
+            open_test(fitted, out, limits)
+        else:
+            limits.skip(f"convarg test accuracy, at least {BAR_ACCURACY} wanted: --only leaves the table out")
         if "days" in sections:
             comparisons = fitted.comparisons[fitted.comparisons["source"] == CONVARG]
             votes = fitted.votes[fitted.votes["comparison_id"].isin(comparisons["comparison_id"])]
             days(comparisons, votes, fitted.model.encoder, out)
+    return limits.told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

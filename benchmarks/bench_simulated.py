@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Spent, table, verdict  # noqa: E402
+from benchmarks.measuring import Limits, Spent, table  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame  # noqa: E402
 from rlhf_pipeline.policy.corpus import style_sentences  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
@@ -83,7 +83,7 @@ def noise_for(ceiling_at: Callable[[AnnotatorPool], float]) -> AnnotatorPool:
     return AnnotatorPool(noise=low, fatigue=0.0)
 
 
-def main() -> None:
+def main() -> int:
     warnings.filterwarnings("ignore")
     comparisons, references = make_comparisons(N)
     utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)
@@ -105,10 +105,16 @@ def main() -> None:
         [(len(pairs), n_texts, test.n, test.vote_accuracy, f"{ceiling_at(pool):.3f}", test.longer_wins, f"{wall:.0f}", f"{cpu:.0f}")],
     )
     accuracy = test.vote_accuracy.value
-    verdict(accuracy > BAR_ACCURACY, f"accuracy {accuracy:.3f} at a ceiling of {ceiling_at(pool):.3f}, more than {BAR_ACCURACY:.2f} wanted")
+    limits = Limits()
+    limits.judge(
+        accuracy > BAR_ACCURACY, f"accuracy {accuracy:.3f} at a ceiling of {ceiling_at(pool):.3f}, more than {BAR_ACCURACY:.2f} wanted"
+    )
     spent_on = f"{wall:.0f} s ({cpu:.0f} s of CPU, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f})"
-    verdict(wall < BAR_SECONDS, f"{len(pairs)} pairs embedded, fitted and judged with a cold cache in {spent_on}, limit {BAR_SECONDS} s")
+    limits.judge(
+        wall < BAR_SECONDS, f"{len(pairs)} pairs embedded, fitted and judged with a cold cache in {spent_on}, limit {BAR_SECONDS} s"
+    )
+    return limits.told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

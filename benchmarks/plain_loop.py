@@ -6,7 +6,7 @@ What bench_loop.py sets beside the same stages as Dagster assets.
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -21,6 +21,7 @@ from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.drift.html_report import DayEvidence, html_report
 from rlhf_pipeline.drift.plots import drift_timeline
 from rlhf_pipeline.drift.reference import current_window, reference_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
@@ -139,13 +140,19 @@ class PlainScript:
             calibration_tests=list(tests.tests), last_seq=int(judged["seq"].max()), params=params,
         )  # fmt: skip
         run.log_text(json.dumps(tests.json), "calibration.json")
-        if reference is not None:
-            run.log_text(json.dumps(data_drift_report(reference, current, params).json), "data_drift.json")
-        errors = self.store.detectors.errors_after(label)
-        run.log_figure(
-            drift_timeline(errors, events, found.warnings, noise_ceiling=noise_ceiling(votes), title=label), "drift_timeline.png"
-        )
+        data_drift = data_drift_report(reference, current, params).json if reference is not None else {}
+        run.log_text(json.dumps(data_drift), "data_drift.json")
+        errors, ceiling = self.store.detectors.errors_after(label), noise_ceiling(votes)
+        run.log_figure(drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label), "drift_timeline.png")
+        shown = DayEvidence(
+            project=self.registry.project, day=day, report=report, reference=reference, current=current, judged=judged_predictions(mine),
+            errors=errors, events=[*events], warnings=[*found.warnings], noise_ceiling=ceiling, texts=self._texts, data_drift=data_drift,
+        )  # fmt: skip
+        run.log_text(html_report(shown, params), f"drift_report_{day}.html")
         return report
+
+    def _texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        return {row.comparison_id: (row.prompt, row.completion_a) for row in self.store.comparisons.with_ids(ids).itertuples()}
 
     def retraining(self, day: str) -> None:
         votes = self.files.read_days("votes", self.files.days("votes"))

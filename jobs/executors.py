@@ -1,16 +1,59 @@
-"""How runs are executed: light stages in the run's process, training in processes of its own. Both beat from start to end.
+"""How runs are executed: light stages where the settings say, training in processes of its own. All beat from start to end.
 
-The heartbeat is the run process's own, so it goes on between steps and while a step's process holds the interpreter.
+The heartbeat is the run process's own, so it goes on between steps and while a step's process holds the interpreter. A step
+whose process was killed is started again within the run; a step that failed would fail again and is left failed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 import dagster as dg
 
+# The public API has no names for these: what an executor is made of, and what it says of a step that it starts again.
+from dagster._core.events import StepRetryData
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.child_process_executor import ChildProcessCrashException
+from dagster._core.executor.in_process import InProcessExecutor
+from dagster._core.executor.multiprocess import MultiprocessExecutor
+
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
+
+SECONDS_TO_RETRY = 2.0  # and twice as many before the second time: what took the memory may be gone by then
+
+EXECUTION = dg.Field(
+    dg.Selector(
+        {
+            "in_process": dg.Field({}, description="All steps one after another in the run's own process."),
+            "multiprocess": dg.Field(
+                {"max_concurrent": dg.Field(dg.Int, is_required=False, description="Steps at the same time; default: the setting")},
+                description="Each step in a process of its own; one that is killed is started again.",
+            ),
+        }
+    ),
+    is_required=False,
+    description="Where this run's steps are executed; empty = as the setting `executor` says.",
+)
+
+
+class StepProcesses(MultiprocessExecutor):
+    """Each step in a process of its own, started by a process that imported Dagster once; a killed one is started again.
+
+    Dagster's retry policies do not tell a killed step from one that raised, and would train three times on what cannot be trained on.
+    """
+
+    def __init__(self, *, max_concurrent: int, step_retries: int):
+        super().__init__(retries=RetryMode.ENABLED, max_concurrent=max_concurrent, start_method="forkserver")
+        self._step_retries = step_retries
+
+    def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
+        n_before: int = known_state.get_retry_state().get_attempt_count(step_context.step.key)
+        if err_info.cls_name != ChildProcessCrashException.__name__ or n_before >= self._step_retries:
+            return super().log_failure_or_retry_event_after_error(step_context, err_info, known_state)
+        wait = SECONDS_TO_RETRY * 2**n_before
+        return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(error=err_info, seconds_to_wait=wait))
 
 
 class BeatingExecutor(dg.Executor):
@@ -34,10 +77,10 @@ class BeatingExecutor(dg.Executor):
             yield from self._inner.execute(plan_context, execution_plan)
 
 
-def _settings(plan_context: Any) -> Settings:
+def _settings(context: Any) -> Settings:
     """Those the definitions were made with: every job of theirs has them as a resource."""
-    found = plan_context.job.get_definition().resource_defs["settings"]
-    with dg.build_resources({"settings": found}, instance=plan_context.instance) as resources:
+    found = context.job.get_definition().resource_defs["settings"]
+    with dg.build_resources({"settings": found}, instance=context.instance) as resources:
         settings: Settings = resources.settings
         return settings
 
@@ -47,20 +90,33 @@ def _store(settings: Settings) -> Store:
     return Store.open(settings.store_url, organization=settings.organization, project=settings.project)
 
 
-def _beating(executor: dg.ExecutorDefinition, name: str) -> dg.ExecutorDefinition:
-    return dg.ExecutorDefinition(
-        name=name,
-        config_schema=executor.config_schema,
-        requirements=executor.get_requirements,
-        executor_creation_fn=lambda context: BeatingExecutor(executor.executor_creation_fn(context)),
-        description=executor.description,
-    )
+def _light(context: dg.InitExecutorContext) -> dg.Executor:
+    settings = _settings(context)
+    chosen: Mapping[str, Any] = context.executor_config or {settings.executor: {}}
+    if "in_process" in chosen:
+        return BeatingExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
+    n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)
+    if n < 1:
+        raise ConfigurationError(f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out.")
+    return BeatingExecutor(StepProcesses(max_concurrent=n, step_retries=settings.step_retries))
 
 
-light_executor = _beating(dg.in_process_executor, "light_executor")
+def _training(context: dg.InitExecutorContext) -> dg.Executor:
+    return BeatingExecutor(StepProcesses(max_concurrent=1, step_retries=_settings(context).step_retries))
 
-# Training steps run in processes of their own, so that their memory is returned; forkserver starts each from a process
-# that has imported Dagster once.
-training_executor = _beating(dg.multiprocess_executor, "training_executor").configured(
-    {"max_concurrent": 1, "start_method": {"forkserver": {}}}, name="training_executor"
+
+light_executor = dg.ExecutorDefinition(
+    name="light_executor",
+    config_schema=EXECUTION,
+    executor_creation_fn=_light,
+    description="In the run's own process or in one for each step, as the setting `executor` says.",
+)
+
+# Training steps run in processes of their own, so that their memory is returned.
+training_executor = dg.ExecutorDefinition(
+    name="training_executor",
+    config_schema={},
+    executor_creation_fn=_training,
+    requirements=dg.multiple_process_executor_requirements(),
+    description="Each step in a process of its own, one after another; one that is killed is started again.",
 )

@@ -22,6 +22,7 @@ from replay.drive import Drive  # noqa: E402
 from replay.timeline import write_timeline  # noqa: E402
 from rlhf_pipeline.errors import PipelineError  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
+from sensors.replay import outside  # noqa: E402
 
 # A pipe has no width: lines would be broken at 80 columns.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -63,6 +64,8 @@ def run(settings: Settings) -> None:
             say(day_line(settings, day, drive.seconds[day]))
             progress.update(task, completed=done)
     console.print(f"{n_days} days replayed in {monotonic() - started:.0f} s.")
+    for sentence in outside(drive.left_out):
+        console.print(f"[yellow]{sentence}.[/]")
     if path := write_timeline(settings, store):
         console.print(f"Errors of all days in vote order, with every signal: {path}")
 

@@ -10,7 +10,7 @@ import dagster as dg
 from demo.in_process import InProcess
 from demo.recovery import bury_dead
 from rlhf_pipeline.errors import PipelineError
-from sensors.replay import Replay, Waiting
+from sensors.replay import LEFT_OUT_TAG, Replay, Waiting
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -27,6 +27,7 @@ class Drive:
     told: Callable[[str], None]
     pause: Callable[[float], None] = sleep
     seconds: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)  # comparisons that nobody could predict as on that day
 
     def days(self) -> Iterator[str]:
         """Raises PipelineError naming day and cause where a step fails; the next call tries it again."""
@@ -53,6 +54,8 @@ class Drive:
                 self._take(replay, step, left[0])
 
     def _take(self, replay: Replay, step: dg.RunRequest, day: str) -> None:
+        if LEFT_OUT_TAG in step.tags:
+            self.left_out[day] = int(step.tags[LEFT_OUT_TAG])
         try:
             self.runner.run(step.job_name or "", day, **self.runner.arguments(step, "replay"))
         except PipelineError:

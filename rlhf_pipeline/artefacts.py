@@ -31,7 +31,7 @@ RECORDS: dict[str, type[Record]] = {
 
 
 class Artefacts:
-    """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`, `<stage>.parquet`, `<stage>.json`."""
+    """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`, `<stage>.parquet`, `<stage>.json`, `reports/`."""
 
     def __init__(self, base: str | Path) -> None:
         self.base = place(base)
@@ -43,6 +43,19 @@ class Artefacts:
     def days(self, stage: str) -> list[str]:
         """Days that have a file, sorted."""
         return [name.removesuffix(".parquet") for name in names(self.base / stage) if name.endswith(".parquet")]
+
+    def report(self, day: str) -> UPath:
+        """Where the day's drift report lies as a page for people, beside the frames it was made from."""
+        return self.base / "reports" / f"drift_{day}.html"
+
+    def read_report(self, day: str) -> bytes | None:
+        """None for a day that has none."""
+        return get(self.report(day))
+
+    def report_days(self) -> list[str]:
+        """Days that have such a page, sorted."""
+        found = names(self.base / "reports")
+        return [name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")]
 
     def write_frame(self, stage: str, frame: pd.DataFrame, day: str | None = None) -> UPath:
         """Check and write; the previous file stays in place unless the new one is complete.

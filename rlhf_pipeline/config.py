@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -17,6 +17,7 @@ from rlhf_pipeline.files import write_whole
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
 DRIVER = "postgresql+psycopg2"  # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
+LOCAL_SCHEMES = {"", "sqlite", "file"}  # what follows is a path, in which any sign may stand
 DAGSTER_URL = "RLHF_DAGSTER_URL"  # what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
 
 # Every library that reports home is told not to, before it is imported.
@@ -40,7 +41,7 @@ class HomeFacts(BaseModel):
     imports of older days; a setting that contradicts it is refused, one that is given beside it wins.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     organization: str
     project: str
@@ -77,7 +78,7 @@ class HomeFacts(BaseModel):
 class Settings(BaseModel):
     """Read once, by `definitions.py` and the command line; frozen. `RLHF_HOME=/data rlhf init` sets `home`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     home: Path = Field(default=Path("var"), description="All state lives below this folder")
     organization: str = Field(default="default", description="Owner of the project's rows", min_length=1)
@@ -108,8 +109,8 @@ class Settings(BaseModel):
         description="On that server: databases <prefix>_store, <prefix>_dagster, <prefix>_mlflow",
         pattern=r"^[a-z][a-z0-9_]*$",
     )
-    database_url: str | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
-    mlflow_url: str | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
+    database_url: SecretStr | None = Field(default=None, description="SQLAlchemy URL of the store; empty = SQLite under home")
+    mlflow_url: SecretStr | None = Field(default=None, description="MLflow tracking URI; empty = SQLite under home")
     dagster_url: SecretStr | None = Field(
         default=None, description="SQLAlchemy URL of Dagster's storage, read by dagster.yaml; `rlhf` sets it from the server's URL"
     )
@@ -119,6 +120,14 @@ class Settings(BaseModel):
     quiet_minutes: float = Field(default=15, ge=0, description="Minutes without a new vote after which it is requested anyway")
     min_new_pairs: int = Field(default=350, ge=10, description="Voted comparisons before the first reward model is fitted")
     refit_after_pairs: int = Field(default=5000, ge=10, description="New ones before it is refitted without a detected change")
+    executor: Literal["in_process", "multiprocess"] = Field(
+        default="in_process", description="Where the steps of a run are executed: in the run's own process, or each in one of its own"
+    )
+    max_concurrent_steps: int = Field(default=2, ge=1, le=256, description="Steps of one run at the same time, where each has a process")
+    step_retries: int = Field(default=2, ge=0, le=10, description="How often a step whose process was killed is started again in its run")
+    max_concurrent_runs: int = Field(
+        default=4, ge=1, le=1000, description="Runs at the same time; `rlhf init` and `rlhf dev` write it into Dagster's home"
+    )
     sensor_seconds: int = Field(default=10, ge=1, description="Least time between two ticks of a sensor")
     heartbeat_seconds: float = Field(default=5, gt=0, description="Between two heartbeats of a run")
     dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
@@ -131,18 +140,26 @@ class Settings(BaseModel):
             on_server(url, "")
         return url
 
+    @field_validator("database_url", "mlflow_url", "dagster_url")
+    @classmethod
+    def _is_whole(cls, url: SecretStr | None) -> SecretStr | None:
+        plain = url.get_secret_value() if url is not None else ""
+        if "://" in plain and plain.partition(":")[0].partition("+")[0] not in LOCAL_SCHEMES:
+            split_url(plain)
+        return url
+
     @property
     def store_url(self) -> str:
-        return self.database_url or self._on_server("store") or f"sqlite:///{self.home / 'store.db'}"
+        return _plain(self.database_url) or self._on_server("store") or f"sqlite:///{self.home / 'store.db'}"
 
     @property
     def tracking_uri(self) -> str:
-        return self.mlflow_url or self._on_server("mlflow") or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
+        return _plain(self.mlflow_url) or self._on_server("mlflow") or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
 
     @property
     def dagster_storage(self) -> str | None:
         """URL of Dagster's database; None where it keeps SQLite files under home."""
-        return self.dagster_url.get_secret_value() if self.dagster_url else self._on_server("dagster")
+        return _plain(self.dagster_url) or self._on_server("dagster")
 
     @property
     def dagster_environ(self) -> dict[str, str]:
@@ -220,24 +237,63 @@ def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> 
     return known | values
 
 
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
 def on_server(server_url: SecretStr, database: str) -> str:
     """The URL of one database of a server, with its driver. Raises ValueError, without the password, for no Postgres URL.
 
     >>> on_server(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
     'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
     """
-    parts = urlsplit(server_url.get_secret_value())
-    if parts.scheme not in ("postgresql", "postgres", DRIVER):
-        raise ValueError(f"begins with {parts.scheme + ':' if parts.scheme else 'no scheme'}; write postgresql://user:password@host:port")
+    url = server_url.get_secret_value()
+    scheme = url.partition(":")[0] if "://" in url else ""  # without the slashes it may be a name, or a password
+    if scheme not in ("postgresql", "postgres", DRIVER):
+        raise ValueError(f"begins with {scheme + ':' if scheme else 'no scheme'}; write postgresql://user:password@host:port")
+    parts = split_url(url)
     if not parts.netloc and not parts.query:
         raise ValueError("names no host; write postgresql://user:password@host:port")
     return urlunsplit((DRIVER, parts.netloc or "@", f"/{database}", parts.query, ""))
+
+
+def split_url(url: str) -> SplitResult:
+    """A server's URL in its parts. Raises ValueError, which repeats nothing of it, where it would be read otherwise than it was meant.
+
+    A sign with a meaning of its own ends name, password or host where it stands, so that the rest of the password would be taken
+    for a host, a port, a path or nothing, and be shown as such.
+
+    >>> split_url("postgresql://ann:a%2Fb@db:5433/x").hostname
+    'db'
+    """
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  what is no number was part of a password, perhaps
+        is_whole = url.partition("://")[2].count("@") == parts.netloc.count("@") <= 1 and "#" not in url
+    except ValueError:
+        is_whole = False
+    if not is_whole or any(sign.isspace() or not sign.isprintable() for sign in url):
+        raise ValueError(
+            "cannot be read as scheme://user:password@host:port. Percent-encode what user and password hold of "
+            "@ (%40), / (%2F), ? (%3F), # (%23), [ (%5B), ] (%5D) and blanks (%20); the port is a number."
+        ) from None
+    if "password" in parse_qs(parts.query):
+        raise ValueError("says a password behind the question mark, where it would be shown. Write user:password@ before the host.")
+    return parts
 
 
 def silence_telemetry() -> None:
     """Tell every library not to report home. Called first by each entry point, before heavy imports."""
     for key, value in TELEMETRY_OFF.items():
         os.environ.setdefault(key, value)
+
+
+def share_cores() -> None:
+    """Let threads that wait for work sleep. Called first by whatever trains or embeds, before torch is imported.
+
+    By default they spin: two runs on the same cores then take each other's, and fitting takes twice as long and the CPU three times.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _yaml_values(path: Path) -> dict[str, Any]:

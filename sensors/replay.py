@@ -8,7 +8,7 @@ How far it came is read from the runs, by tag, and from `store.replays`: the sen
 goes on where the other stood, and what is asked for again is found done.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import partial
@@ -22,14 +22,16 @@ from assets.partitions import DAYS
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.records import Promotion, TriggerDecision
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
-from rlhf_pipeline.store import Store
-from sensors.learning import is_uncalibrated, pairs_short
+from rlhf_pipeline.store import HalfImport, Store
+from rlhf_pipeline.store.imports import KILLED
+from sensors.learning import is_uncalibrated, model_name, pairs_short
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE, causes, failures_of, run_of, status_of, why_failed
 from sensors.votes import OF_PROJECT, UP_TO_SEQ
 
 MAX_ATTEMPTS = 3
+LEFT_OUT_TAG = "rlhf/left_out"  # how many comparisons of its day a feedback does not predict
 TOO_LITTLE = {"NotEnoughData", "NotEnoughVotes"}
 OPEN = {
     dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED,
@@ -58,7 +60,7 @@ class Replay:
         """The next run, in order of days; or why there is none now; None once no day is left. Marks days as done on the way."""
         while days := self.store.replays.pending():
             day = days[0]
-            if unfinished := self._unfinished_import():
+            if unfinished := self._unfinished_import(day):
                 return unfinished
             if not DAYS.has_partition_key(day):
                 return Waiting(
@@ -78,15 +80,23 @@ class Replay:
         run = run_of(self.instance, step.run_key or "")
         return step.job_name == learning.name and run is not None and self._lacks_data(run.run_id)
 
-    def _unfinished_import(self) -> Waiting | None:
-        """A day is replayed once, with all its votes."""
-        started = [i for i in self.store.imports.all() if i.kind == "votes" and i.state == "started"]
-        if not started:
+    def _unfinished_import(self, day: str) -> Waiting | None:
+        """A day is replayed once, with all its votes, and after all days before it."""
+        unfinished = self.store.imports.unfinished()
+        half = [i for i in unfinished if i.first_day is None or i.first_day <= day]
+        if not half:
             return None
-        what = f"The import of {started[-1].file} since {started[-1].started_at:%Y-%m-%d %H:%M} UTC"
-        if _is_held(self.settings.home / "imports" / ".lock"):
-            return Waiting(f"{what} is not finished.")
-        return Waiting(f"{what} was killed before its end. Import the file again: what is missing is added.", is_stuck=True)
+        started = [i for i in unfinished if i.state == "started"]
+        if started and _is_held(self.settings.home / "imports" / ".lock"):
+            return Waiting(f"{_import_of(started[-1])} is not finished.")
+        first, ended = half[0], half[0].error
+        why = "was killed before its end" if ended in (None, KILLED) else f"failed before its end ({ended})"
+        days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
+        return Waiting(
+            f"{day} waits. {_import_of(first)} {why}, so a part of the votes of {days} may be missing. Import the same file again: "
+            "what is missing is added. Or call `rlhf replay --unfinished`: it replays these days with the votes they have.",
+            is_stuck=True,
+        )
 
     def _of_day(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         # The decision comes before a refit for the sake of more data: the new champion would supersede the events, and votes from
@@ -97,12 +107,30 @@ class Replay:
         config = {"votes": {"up_to_seq": seq}, "reflection_log": {"is_replay": True}, "drift_report": {"up_to_seq": seq}}
         # By these the votes sensor finds it and asks for nothing that it took.
         tags = {UP_TO_SEQ: str(seq), OF_PROJECT: self.settings.project}
-        return self._asked("feedback", day, seq, feedback.name, config, tags=tags, partition=day)
+        return self._asked("feedback", day, seq, feedback.name, config, tags=tags, partition=day, left_out=lambda: self._left_out(day))
+
+    def _left_out(self, day: str) -> int:
+        """Comparisons of the day that its feedback will not predict, because the champion has seen votes of later days."""
+        champion = self._champion()
+        return self.store.predictions.left_out(day, data_seq=champion.data_seq) if champion and champion.data_seq else 0
 
     def _learning(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
-        if pairs_short(self.settings, self.store, up_to_seq=seq) and not self._can_be_calibrated_now(seq):
+        known = self._knowable(day, seq)
+        if pairs_short(self.settings, self.store, up_to_seq=known) and not self._can_be_calibrated_now(known):
             return None
-        return self._asked("learning", day, seq, learning.name, self._learn(seq), may_lack_data=True)
+        return self._asked("learning", day, seq, learning.name, self._learn(known), may_lack_data=True)
+
+    def _knowable(self, day: str, seq: int) -> int:
+        """Up to where to learn at the end of `day`: `seq`, or below the first vote of a day that is still to be predicted.
+
+        An earlier import may have brought such votes. A champion that has seen one can predict no day before it: nothing is spared then.
+        """
+        later, champion = self.store.replays.first_waiting_seq(day, up_to_seq=seq), self._champion()
+        known = champion.data_seq or 0 if champion else 0
+        return seq if later is None or later <= known else later - 1
+
+    def _champion(self) -> Promotion | None:
+        return self.store.promotions.champion(model_name(self.settings))
 
     def _can_be_calibrated_now(self, seq: int) -> bool:
         """Where an import's own split gave the first days nothing to calibrate with, the first days that do are not waited past."""
@@ -114,7 +142,7 @@ class Replay:
 
     def _decision(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         now = end_of(day)
-        champion = self.store.promotions.champion(f"{self.settings.project}.reward_model")
+        champion = self._champion()
         label = f"{champion.model_name}@{champion.version}" if champion else None
         self.store.decisions.decide(partial(decide, params=TriggerParams()), now=now, champion=label, up_to_seq=seq)
         for decision in self._open_decisions(now):
@@ -129,7 +157,7 @@ class Replay:
 
     def _refit(self, decision: TriggerDecision, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         name, number = f"decision-{decision.decision_id}", int(decision.decision_id or 0)
-        step = self._asked(name, day, seq, learning.name, self._learn(seq, decision.change_seq), may_lack_data=True)
+        step = self._asked(name, day, seq, learning.name, self._learn(self._knowable(day, seq), decision.change_seq), may_lack_data=True)
         runs = self._runs(day, seq, name)
         if runs:
             self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
@@ -147,7 +175,7 @@ class Replay:
 
     def _asked(
         self, name: str, day: str, seq: int, job: str, config: Mapping[str, Mapping[str, Any]], *, tags: Mapping[str, str] | None = None,
-        partition: str | None = None, may_lack_data: bool = False,
+        partition: str | None = None, may_lack_data: bool = False, left_out: Callable[[], int] = int,
     ) -> dg.RunRequest | Waiting | None:  # fmt: skip
         """A step until it succeeded: its next attempt, or why that waits. None once it did, or where there is too little to learn from."""
         runs = self._runs(day, seq, name)
@@ -155,7 +183,7 @@ class Replay:
         if dg.DagsterRunStatus.SUCCESS in states:
             return None
         if running := [run for run, state in zip(runs, states, strict=True) if state in OPEN]:
-            return Waiting(f"{day}: {job} goes on in run {running[0].run_id[:8]}")
+            return Waiting("; ".join([f"{day}: {job} goes on in run {running[0].run_id[:8]}", *outside_of(day, running[0].tags)]))
         if runs and may_lack_data and self._lacks_data(runs[0].run_id):
             return None
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
@@ -174,7 +202,7 @@ class Replay:
             job_name=job,
             partition_key=partition,
             run_config={"ops": {stage: {"config": dict(values)} for stage, values in config.items()}},
-            tags={STEP_TAG: self._step(day, seq, name), **(tags or {})},
+            tags={STEP_TAG: self._step(day, seq, name), **(tags or {}), **({LEFT_OUT_TAG: str(n)} if (n := left_out()) else {})},
         )
 
     def _lacks_data(self, run_id: str) -> bool:
@@ -187,6 +215,24 @@ class Replay:
 
     def _step(self, day: str, seq: int, name: str) -> str:
         return f"replay:{self.settings.project}:{day}:{seq}:{name}"
+
+
+def outside(days: Mapping[str, int]) -> Iterator[str]:
+    """One sentence, where comparisons of replayed days are left out: how many of which days, and why."""
+    if left := {day: n for day, n in days.items() if n}:
+        span = min(left) if len(left) == 1 else f"{min(left)}–{max(left)}"
+        yield (
+            f"{sum(left.values()):,} comparisons of {span} were imported after later days were learnt; they stay outside the drift streams"
+        )
+
+
+def outside_of(day: str, tags: Mapping[str, str]) -> Iterator[str]:
+    """`outside` of a single day, by the tags of its feedback."""
+    return outside({day: int(tags.get(LEFT_OUT_TAG, 0))})
+
+
+def _import_of(half: HalfImport) -> str:
+    return f"The import of {half.file} since {half.started_at:%Y-%m-%d %H:%M} UTC"
 
 
 def _is_held(lock: Path) -> bool:
@@ -206,6 +252,8 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
         """Requests the next step of the oldest imported day, one run after another."""
         step = Replay(settings, context.instance, store).advance()
         if isinstance(step, dg.RunRequest):
+            for sentence in outside_of(step.partition_key or "", step.tags):
+                context.log.warning(sentence)
             return dg.SensorResult(run_requests=[step])
         return dg.SkipReason(step.reason if step else "no imported day waits for its replay")
 

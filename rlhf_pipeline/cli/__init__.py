@@ -5,7 +5,7 @@ import sys
 import typer
 
 from rlhf_pipeline.cli import demo, dev, exports, imports, init, models, prompts, replay, runs, storage
-from rlhf_pipeline.config import silence_telemetry
+from rlhf_pipeline.config import share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.add_typer(storage.app, name="storage")
 def main() -> None:
     """Errors raised on purpose are one readable line and exit code 1; anything else is a bug and shows its trace."""
     silence_telemetry()
+    share_cores()
     try:
         app()
     except PipelineError as error:

@@ -1,30 +1,40 @@
 """`rlhf demo`: the whole loop for several simulated days, through the same jobs and sensors that a team runs."""
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise, prepare
+from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store.server import ServerDatabases
 
 
 def demo(
     days: Annotated[int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")] = 8,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Delete all state of the demo instead: its home and, on a Postgres server, its databases.")
+    ] = False,
 ) -> None:
     """Run the loop for some days with simulated annotators whose taste changes; a second call continues the history."""
-    # Threads that wait actively cost minutes where other processes want the cores.
-    # The demo drives Dagster, which this library does not know: it runs in the application beside it.
     workspace = Workspace.here()
+    if clean:
+        delete(workspace)
+        return
+    # The demo drives Dagster, which this library does not know: it runs in the application beside it.
     claim(workspace)
     initialise(workspace)
     settings = workspace.settings
-    ours = {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated", "OMP_WAIT_POLICY": "PASSIVE"}
+    ours = {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated"}
     environ = os.environ | ours | settings.dagster_environ
     sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)
 
@@ -33,7 +43,7 @@ def claim(workspace: Workspace) -> None:
     """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but simulated annotators."""
     settings, store = workspace.settings, workspace.store
     prepare(workspace)
-    others = sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})
+    others = _others(store)
     if others:
         raise ConfigurationError(
             f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; the demo would mix simulated ones in. "
@@ -41,3 +51,40 @@ def claim(workspace: Workspace) -> None:
         )
     if not settings.demo_state.exists():
         write_whole(settings.demo_state, b"{}")
+
+
+def delete(workspace: Workspace) -> None:
+    """The demo's home, and the databases that the home remembers on a server; a server that only a setting names is left alone.
+
+    Raises ConfigurationError for a home that the demo did not make, and where people's votes lie on the server.
+    """
+    settings = workspace.settings
+    facts = HomeFacts.of(settings.home)
+    server = facts.server_url if facts else None
+    if not settings.demo_state.exists() or (server is None and not (settings.home / "store.db").exists()):
+        raise ConfigurationError(f"{settings.home} was not made by the demo: nothing deleted. Check RLHF_HOME, or delete it yourself.")
+    if facts is not None and server is not None:
+        _drop(settings, facts, server)
+    shutil.rmtree(settings.home)
+    typer.echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
+
+
+def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
+    prefix = facts.database_prefix or settings.database_prefix
+    remembered = {"server_url": server, "database_prefix": prefix, "database_url": None}
+    on_it = settings.model_copy(update=remembered)
+    if copying.has_tables(on_it.store_url):
+        with Workspace(on_it).store as store:
+            others = _others(store)
+        if others:
+            raise ConfigurationError(
+                f"The databases {prefix}_… of {settings.home} hold {' and '.join(others)} votes, which nothing can make again: nothing deleted. "
+                f"Take them with `rlhf storage backup`, drop {prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
+            )
+    dropped = ServerDatabases(server.get_secret_value(), prefix, facts.organization, facts.project).drop()
+    typer.echo(f"dropped the databases {', '.join(dropped)}" if dropped else f"the databases {prefix}_… were gone already")
+
+
+def _others(store: Store) -> list[AnnotatorKind]:
+    """Who voted beside simulated annotators."""
+    return sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import format_for
 from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
@@ -86,6 +87,39 @@ def calibration_log(out: Out = None) -> None:
         raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")
     write_whole(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     typer.echo(f"{len(log)} calibrations in {path}")
+
+
+@app.command("drift-report")
+def drift_report(
+    day: Annotated[str | None, typer.Option(help="UTC day, YYYY-MM-DD; by default the last that has a report.")] = None, out: Out = None
+) -> None:
+    """A day's drift report as one HTML file that opens offline: drift_report_<day>.html."""
+    workspace = _workspace()
+    wanted = _checked_day(day) if day else next(reversed(workspace.files.report_days()), None)
+    page = workspace.files.read_report(wanted) if wanted else None
+    if wanted is None or page is None:
+        raise NotEnoughData(_no_report(workspace.files, wanted))
+    path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
+    write_whole(path, page)
+    typer.echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
+
+
+def _checked_day(day: str) -> str:
+    try:
+        return date.fromisoformat(day).isoformat()
+    except ValueError:
+        raise ConfigurationError(f"--day {day}: no day of the calendar. Write it as 2026-01-31.") from None
+
+
+def _no_report(files: Artefacts, day: str | None) -> str:
+    """Why there is no page, and what makes one."""
+    made = files.report_days()
+    if day is None or not made:
+        return "No drift report has been made yet. Run the `feedback` job for a day with votes, or `make demo`."
+    there = f"There are {len(made)}, from {made[0]} to {made[-1]}."
+    if day in files.days("drift_report"):
+        return f"The drift report of {day} was made without its page. Materialise drift_report of {day} again. {there}"
+    return f"No drift report of {day} has been made. Run the `feedback` job for {day} (or materialise drift_report for it). {there}"
 
 
 def _workspace() -> Workspace:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.replay import replay_pending
+from rlhf_pipeline.cli.replay import import_lock, replay_pending
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.datasets.cells import Clock
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
@@ -202,13 +202,17 @@ class _Bar:
 def take_votes(
     intake: Intake, clock: Clock, pseudonyms: Pseudonyms | None, names: Mapping, *, are_undated: bool = False, are_replayed: bool = True
 ) -> None:
-    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill leaves no day that nobody replays."""
+    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill leaves no day that nobody replays.
+
+    The days are noted with the import first, so that none of them is replayed with a part of its votes.
+    """
     store = intake.workspace.store
     votes = VoteImport(store.comparisons, store.imports, intake.rejects, Staging(intake.staging), clock, pseudonyms, are_undated)
     with intake.keeping(votes):
         votes.read(intake.rows, names, str(intake.file), intake.progress)
         if votes.days:
             intake.reach_back_to(date.fromisoformat(min(votes.days)))
+            store.imports.casting(intake.import_id, sorted(votes.days))
             if are_replayed:
                 store.replays.ask(sorted(votes.days))
         votes.cast(store.votes, intake.progress)
@@ -225,7 +229,7 @@ def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter
     with refusals_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(workspace, folder, file))
+        stack.enter_context(_alone(workspace, file))
         prepare(workspace)
         for left_behind in folder.glob("staged-*"):  # by an import that was killed
             shutil.rmtree(left_behind, ignore_errors=True)
@@ -246,9 +250,9 @@ def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter
 
 
 @contextlib.contextmanager
-def _alone(workspace: Workspace, folder: Path, file: Path) -> Iterator[None]:
+def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
     """Two imports at once would each count the other's rows. The lock goes with the process, however that ends."""
-    lock = FileLock(folder / ".lock", timeout=0)
+    lock = import_lock(workspace.settings)
     try:
         lock.acquire()
     except Timeout as cause:

@@ -1,5 +1,7 @@
 """`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion version 1."""
 
+import re
+
 import typer
 from pydantic import SecretStr
 from rich.progress import Progress
@@ -72,6 +74,11 @@ def remember(settings: Settings, facts: HomeFacts | None) -> None:
 def _make_dagster_home(settings: Settings) -> None:
     home = settings.home
     template = (checkout() / "dagster_home" / "dagster.yaml").read_text(encoding="utf-8")
+    template, n = re.subn(r"(?m)^( +max_concurrent_runs:) .*$", rf"\1 {settings.max_concurrent_runs}", template)
+    if n != 1:
+        raise ConfigurationError(
+            "dagster_home/dagster.yaml says max_concurrent_runs no longer, or twice. Restore the file of the checkout."
+        )
     storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
     try:
         (home / "dagster").mkdir(parents=True, exist_ok=True)

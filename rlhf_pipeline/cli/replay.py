@@ -3,18 +3,53 @@
 import os
 import subprocess
 import sys
+from typing import Annotated
 
 import typer
+from filelock import FileLock, Timeout
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import DatasetError
 
 
-def replay() -> None:
+def replay(
+    unfinished: Annotated[
+        bool,
+        typer.Option("--unfinished", help="Also days of an import that was killed or failed, with those of their votes that came in."),
+    ] = False,
+) -> None:
     """Replay the imported days that wait, oldest first; after a kill or a failure a second call goes on from there."""
     workspace = Workspace.here()
     workspace.store.migrate()
+    if unfinished:
+        take_unfinished(workspace)
     sys.exit(replay_pending(workspace))
+
+
+def take_unfinished(workspace: Workspace) -> None:
+    """The user's word that days of unfinished imports are to be replayed as they are. Raises DatasetError while an import runs."""
+    lock = import_lock(workspace.settings)
+    try:
+        with lock:
+            taken = workspace.store.imports.take_as_is()
+    except Timeout as cause:
+        raise DatasetError(
+            f"An import into {workspace.settings.home} is running, so its days are not whole yet. Let it finish, then replay."
+        ) from cause
+    for half in taken:
+        days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
+        typer.echo(f"taken as they are: {days}, of the unfinished import of {half.file}")
+    if not taken:
+        typer.echo("no import is unfinished")
+
+
+def import_lock(settings: Settings) -> FileLock:
+    """Held by an import from its start to its end, whichever way it ends."""
+    folder = settings.home / "imports"
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / ".lock", timeout=0)
 
 
 def replay_pending(workspace: Workspace) -> int:

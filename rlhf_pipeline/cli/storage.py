@@ -1,6 +1,7 @@
 """`rlhf storage`: is it sound, put it aside, put it back, move it to Postgres. Knows the layout of a home and all three databases."""
 
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,11 @@ from rlhf_pipeline import backups, protocols
 from rlhf_pipeline.cli import soundness
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
-from rlhf_pipeline.cli.init import make_databases, prepare
-from rlhf_pipeline.config import HomeFacts, Settings, on_server
+from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, make_databases, prepare
+from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
-from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store import Store, copying, dumping
 from rlhf_pipeline.store.server import ServerDatabases
 
 app = typer.Typer(help="Databases and files of the home: check, back up, restore, move to Postgres.", no_args_is_help=True)
@@ -65,10 +66,10 @@ def restore(
     manifest = backups.Manifest.of(folder)
     if "project" in settings.model_fields_set and settings.project != manifest.project and not replace:
         raise ConfigurationError(f"The backup holds project {manifest.project!r}, RLHF_PROJECT says {settings.project!r}. Unset it.")
+    if replace:
+        refuse_while_active(settings)  # before they become the backup's: the runs are those of what is there
     settings = settings.model_copy(update={"organization": manifest.organization, "project": manifest.project})
     workspace = Workspace(settings)
-    if replace and (settings.home / "store.db").exists():
-        _refuse_while_active(workspace)
     if settings.server_url is not None:
         make_databases(settings, settings.server_url)
     makers = {"mlflow": make_tables, "dagster": lambda url: _make_dagster_tables(settings)}
@@ -104,7 +105,7 @@ def migrate(
         )
     source = Workspace(settings.model_copy(update={"server_url": None}))
     target = Workspace(settings.model_copy(update={"server_url": server}))
-    _refuse_while_active(source)
+    refuse_while_active(source.settings)
     source.store.migrate()
     databases = ServerDatabases(server.get_secret_value(), settings.database_prefix, settings.organization, settings.project)
     databases.make(filling=True)
@@ -128,6 +129,7 @@ def _move(source: Settings, target: Settings, progress: protocols.Progress) -> l
         moved += copying.copy_database("mlflow", source.tracking_uri, target.tracking_uri, progress=progress)
     environ = {**target.dagster_environ, "DAGSTER_HOME": str(source.home / "dagster")}
     moved += [copying.CopiedTable.model_validate(fact["table"]) for fact in ask_dagster("move", environ, progress) if "table" in fact]
+    copying.measure(target.dagster_environ[DAGSTER_URL])
     return moved
 
 
@@ -166,13 +168,25 @@ def _refuse_what_is_no_server(server: SecretStr) -> None:
         raise ConfigurationError(f"--to {cause}.") from cause
 
 
-def _refuse_while_active(workspace: Workspace) -> None:
-    """Raises ConfigurationError while a run beats, or Dagster's daemon does."""
-    settings = workspace.settings
-    beating = workspace.store.heartbeats.beating_since(settings.dead_after_seconds)
+def refuse_while_active(settings: Settings) -> None:
+    """Raises ConfigurationError while a run of this home beats, or Dagster's daemon does, on a server or in its files."""
+    _refuse_runs(settings)
+    _refuse_daemon(settings)
+    if settings.server_url is not None and (settings.home / "store.db").exists():
+        refuse_while_active(settings.model_copy(update={"server_url": None}))
+
+
+def _refuse_runs(settings: Settings) -> None:
+    if not _has_tables(settings.store_url) or not copying.n_rows(settings.store_url, {"heartbeats"}):
+        return
+    with Workspace(settings).store as store:
+        beating = store.heartbeats.beating_since(settings.dead_after_seconds)
     if beating:
         jobs = ", ".join(sorted({beat.job for beat in beating}))
         raise ConfigurationError(f"{len(beating)} runs are under way ({jobs}). Let them finish, or end them in Dagster, then try again.")
+
+
+def _refuse_daemon(settings: Settings) -> None:
     silent_s = _daemon_silent_s(settings)
     if silent_s is not None and silent_s < 2 * DAEMON_BEATS_S:
         left = min(2 * DAEMON_BEATS_S - silent_s, 2 * DAEMON_BEATS_S)  # the clocks of both may differ
@@ -180,13 +194,28 @@ def _refuse_while_active(workspace: Workspace) -> None:
         time.sleep(left)
         again = _daemon_silent_s(settings)
         if again is not None and again < 2 * DAEMON_BEATS_S:
-            raise ConfigurationError(f"Dagster's daemon works in {settings.home}. Stop `rlhf dev` or the daemon's service, then try again.")
+            where = settings.home if settings.dagster_storage is None else f"the databases of {settings.home}"
+            raise ConfigurationError(f"Dagster's daemon works in {where}. Stop `rlhf dev` or the daemon's service, then try again.")
 
 
 def _daemon_silent_s(settings: Settings) -> float | None:
-    state = dagster_state(settings)
+    if settings.dagster_storage is None:
+        state = dagster_state(settings) if (settings.home / "dagster").exists() else {}
+    elif _has_tables(settings.dagster_storage):
+        # Not by way of the home, which may be new, or lost: the daemon may work on another machine.
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{STORAGE_ON_POSTGRES}", encoding="utf-8")
+            facts = ask_dagster("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
+        state = next((fact["state"] for fact in facts if "state" in fact), {})
+    else:
+        state = {}
     silent: float | None = state.get("daemon_silent_s")
     return silent
+
+
+def _has_tables(url: str) -> bool:
+    """Whether there is anything at all; a file is not made by looking."""
+    return (not dumping.is_sqlite(url) or dumping.sqlite_file(url).exists()) and copying.has_tables(url)
 
 
 def _make_dagster_tables(settings: Settings) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import ConfirmationParams, confirming, source_of, sources
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.stream import DetectorParams, StreamWarning
@@ -17,7 +18,7 @@ from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, Verdict
 
 
-class DriftParams(DetectorParams, WindowParams, ConfirmationParams):
+class DriftParams(DetectorParams, ClusterParams, ConfirmationParams):
     """Everything that can be turned about drift."""
 
 

@@ -1,4 +1,4 @@
-"""Tests of whether two samples come from one distribution: KS, PSI, MMD, error rates. Knows arrays; knows no windows."""
+"""Tests of whether two samples come from one distribution: KS, PSI, MMD, error rates, shares. Knows arrays; knows no windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.records import Interval
 
 TIE = 1e-12  # permuted statistics equal to the observed one up to rounding count as at least as large
 
@@ -111,6 +112,18 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     deviation = float(np.sqrt(pooled * (1 - pooled) * (1 / len(reference) + 1 / len(current))))
     p_value = float(norm.sf(rise / deviation)) if deviation > 0 else 1.0  # all right or all wrong in both: no rise
     return TestResult(rise, max(0.0, rise), p_value)
+
+
+def proportion(share: float, n: int, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between the ends it is too wide, never too narrow."""
+    from scipy.stats import norm
+
+    if n < 1:
+        raise NotEnoughData("No values to take a share of. Collect some first.")
+    z2 = float(norm.ppf(0.5 + level / 2)) ** 2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = float(np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n)))) / (1 + z2 / n)
+    return Interval(value=share, low=max(0.0, min(share, centre - half)), high=min(1.0, max(share, centre + half)), n=n, level=level)
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:

@@ -17,14 +17,14 @@ from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
-from rlhf_pipeline.store.imports import Import, Imports
+from rlhf_pipeline.store.imports import HalfImport, Import, Imports
 from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.schema import heads
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
-__all__ = ["DayDigest", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
+__all__ = ["DayDigest", "HalfImport", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
 
 
 class Store:

@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -133,10 +133,12 @@ def _copy(
                 f"{_shown(source)} holds rows of {', '.join(lost)}, for which {_shown(target)} has no table: they were made by different "
                 "versions. Upgrade both with the version that runs now, then move."
             )
-        return list(_copied(name, source, target, wanted, sum(counts.values()), progress))
+        copied = list(_copied(name, source, target, wanted, sum(counts.values()), progress))
     finally:
         source.dispose()
         target.dispose()
+    measure(target_url)
+    return copied
 
 
 def _copied(name: str, source: Engine, target: Engine, tables: Sequence[Table], n_rows: int, progress: Progress) -> Iterator[CopiedTable]:
@@ -244,6 +246,23 @@ def go_on_counting(connection: Connection, table: Table) -> None:
             if sequence:
                 highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
                 connection.execute(select(func.setval(sequence, highest, False)))
+
+
+def measure(url: str) -> None:
+    """Have Postgres count all tables that were just filled. SQLite was told once how rows are spread, by a migration.
+
+    By itself it does so some minutes later, or never where autovacuum is off. Until then it plans as for empty tables, and an
+    export that joins votes and comparisons reads all of one for each of the other.
+    """
+    engine = engine_of(url)
+    try:
+        # A convenience: where it fails, what was copied is copied all the same.
+        with suppress(SQLAlchemyError), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if connection.dialect.name == "postgresql":
+                for name in inspect(connection).get_table_names():
+                    connection.execute(text(f'ANALYZE "{name}"'))
+    finally:
+        engine.dispose()
 
 
 def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, MetaData, make_url, text
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.copying import copy_rows, engine_of, go_on_counting, stored_columns
+from rlhf_pipeline.store.copying import copy_rows, engine_of, go_on_counting, measure, stored_columns
 from rlhf_pipeline.store.faults import translated
 
 
@@ -105,6 +105,7 @@ def load_postgres(url: str, folder: Path, tables: Sequence[DumpedTable], *, prog
                 progress(done + 1, len(tables), dump.table)
     finally:
         engine.dispose()
+    measure(url)
 
 
 def _load(connection: Connection, folder: Path, dump: DumpedTable) -> int:

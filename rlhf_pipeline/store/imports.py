@@ -1,10 +1,11 @@
 """Which files were imported, and what an import asks of what is stored. Knows provenance and keys; reads no file."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, content_hash
@@ -15,6 +16,8 @@ from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
 
 State = Literal["started", "finished", "failed"]
 KILLED = "ended without a word: killed, or the machine stopped. What it had stored is kept; the same import again completes it."
+# In the record of an import of votes: the days it began to cast votes of, and when somebody took them for whole as they are.
+DAYS, TAKEN_AT = "days", "taken_as_is_at"
 
 
 class Import(Record):
@@ -29,6 +32,18 @@ class Import(Record):
     record: str
 
 
+class HalfImport(Record):
+    """An import of votes that has not ended well, so that its days may hold a part of their votes only."""
+
+    import_id: int
+    file: str
+    state: State
+    started_at: datetime
+    first_day: str | None  # None: still `started`, and which days it will cast is not known yet
+    n_days: int
+    error: str | None
+
+
 class Imports:
     """Provenance of imported rows: every import from its start, also one that failed or was killed."""
 
@@ -40,8 +55,7 @@ class Imports:
         text = json_of(record, f"Import of {file}")
         now = self._database.clock.now()
         with self._database.writing() as connection:
-            dead = imports.update().where(self._database.mine(imports), imports.c.state == "started")
-            connection.execute(dead.values(state="failed", finished_at=now, record=json_of({"error": KILLED}, "A killed import")))
+            self._bury(connection)
             last = connection.execute(select(func.max(imports.c.import_id)).where(self._database.mine(imports))).scalar() or 0
             row = {
                 "import_id": last + 1,
@@ -55,13 +69,56 @@ class Imports:
             self._database.insert(connection, imports, [row])
         return last + 1
 
+    def casting(self, import_id: int, days: Sequence[str]) -> None:
+        """Note that votes of these days are cast from now on: until this import or its repetition ends well, they are not whole."""
+        with self._database.writing() as connection:
+            self._note(connection, import_id, {DAYS: sorted(set(days))})
+
     def finish(self, import_id: int, record: dict[str, Any]) -> None:
-        """All rows of the file are accounted for in `record`."""
+        """All rows of the file are accounted for in `record`, which is added to what was noted before."""
         self._end(import_id, "finished", record)
 
     def fail(self, import_id: int, record: dict[str, Any]) -> None:
         """The import stopped before its end; `record` says at what."""
         self._end(import_id, "failed", record)
+
+    def unfinished(self) -> list[HalfImport]:
+        """Imports of votes that run, were killed or failed after their first vote, oldest first; not those that were repeated.
+
+        Repeated is what a later import of a file with the same SHA-256 finished: it casts whatever was missing.
+        """
+        votes_imports = [i for i in self.all() if i.kind == "votes"]
+        records = {i.import_id: json.loads(i.record) for i in votes_imports}
+        completed = {records[i.import_id].get("sha256"): i.import_id for i in votes_imports if i.state == "finished"}
+        half = []
+        for each in votes_imports:
+            record = records[each.import_id]
+            days, sha256 = record.get(DAYS), record.get("sha256")
+            has_begun = bool(days) or (days is None and each.state == "started")  # a running one may write any day
+            is_repeated = sha256 is not None and completed.get(sha256, 0) > each.import_id
+            if each.state != "finished" and has_begun and TAKEN_AT not in record and not is_repeated:
+                half.append(
+                    HalfImport(
+                        import_id=each.import_id, file=each.file, state=each.state, started_at=each.started_at,
+                        first_day=days[0] if days else None, n_days=len(days or ()), error=record.get("error"),
+                    )
+                )  # fmt: skip
+        return half
+
+    def take_as_is(self) -> list[HalfImport]:
+        """Take the days of all unfinished imports for whole, and say which imports these were; an act in the audit chain.
+
+        Whoever calls it knows that no import is running: those still `started` were killed.
+        """
+        half, now = self.unfinished(), self._database.clock.now()
+        if not half:
+            return []
+        with acting(self._database) as (connection, ledger):
+            self._bury(connection)
+            for each in half:
+                text = self._note(connection, each.import_id, {TAKEN_AT: now})
+                ledger.append(actor="import", action="import.take_as_is", object_id=f"import {each.import_id}", digest=content_hash(text))
+        return half
 
     def all(self) -> list[Import]:
         """Oldest first."""
@@ -101,10 +158,22 @@ class Imports:
         return found
 
     def _end(self, import_id: int, state: State, record: dict[str, Any]) -> None:
-        text = json_of(record, f"Import {import_id}")
-        this = self._database.mine(imports), imports.c.import_id == import_id
         with acting(self._database) as (connection, ledger):
-            values = {"state": state, "finished_at": self._database.clock.now(), "record": text}
-            if connection.execute(imports.update().where(*this).values(values)).rowcount != 1:
-                raise StoreError(f"There is no import {import_id} in project {self._database.project!r}. Start it first.")
+            text = self._note(connection, import_id, record, state=state, finished_at=self._database.clock.now())
             ledger.append(actor="import", action=f"import.{state}", object_id=f"import {import_id}", digest=content_hash(text))
+
+    def _bury(self, connection: Connection) -> None:
+        """Imports that are still `started` although none is running have failed."""
+        started = select(imports.c.import_id).where(self._database.mine(imports), imports.c.state == "started")
+        for import_id in connection.execute(started).scalars().all():
+            self._note(connection, import_id, {"error": KILLED}, state="failed", finished_at=self._database.clock.now())
+
+    def _note(self, connection: Connection, import_id: int, more: dict[str, Any], **columns: Any) -> str:
+        """The import's record with `more` in it, stored with other new values of its row. Raises StoreError for an unknown import."""
+        this = self._database.mine(imports), imports.c.import_id == import_id
+        before = connection.execute(select(imports.c.record).where(*this)).scalar_one_or_none()
+        if before is None:
+            raise StoreError(f"There is no import {import_id} in project {self._database.project!r}. Start it first.")
+        text = json_of({**json.loads(before), **more}, f"Import {import_id}")
+        connection.execute(imports.update().where(*this).values(record=text, **columns))
+        return text

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Row, and_, func, literal, or_, select
+from sqlalchemy import Connection, Row, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
@@ -16,11 +16,13 @@ from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 
 class ReplayedPredictions(Record):
-    """Predictions written, already there, and refused because the reward model may have seen a vote on the comparison."""
+    """Predictions written, already there, and refused because the reward model may have seen a vote on the comparison or of a
+    later day; and comparisons left out for the latter before they were predicted."""
 
     n_written: int = 0
     n_known: int = 0
     n_refused: int = 0
+    n_left_out: int = 0
 
     def plus(self, other: "ReplayedPredictions") -> "ReplayedPredictions":
         return ReplayedPredictions(**{name: getattr(self, name) + getattr(other, name) for name in ReplayedPredictions.model_fields})
@@ -35,15 +37,18 @@ class Predictions:
     def replay(self, frame: pd.DataFrame, *, data_seq: int) -> ReplayedPredictions:
         """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up to `data_seq` and no later.
 
-        One for a comparison with a vote at or below `data_seq` is refused and counted: the model may have learnt from it. All
-        are marked `is_replayed`. Raises UnknownComparison for a comparison that was never published. May be repeated.
+        One for a comparison with a vote at or below `data_seq` is refused and counted: the model may have learnt from it. So is
+        one for a day before that of any such vote: nobody knew it then. All are marked `is_replayed`. Raises UnknownComparison
+        for a comparison that was never published. May be repeated.
         """
-        result = ReplayedPredictions()
-        for batch in self._database.courteously(batches(rows_of(frame, PREDICTIONS), MAX_ROWS)):
-            result = result.plus(self._replay(batch, data_seq))
+        result, rows = ReplayedPredictions(), rows_of(frame, PREDICTIONS)
+        with self._database.reading() as connection:  # votes up to a seq never change, so this holds for all batches
+            past = {day for day in {row["day"] for row in rows} if self._knows_later(connection, day, data_seq)}
+        for batch in self._database.courteously(batches(rows, MAX_ROWS)):
+            result = result.plus(self._replay(batch, data_seq, past))
         return result
 
-    def _replay(self, rows: list[dict[str, Any]], data_seq: int) -> ReplayedPredictions:
+    def _replay(self, rows: list[dict[str, Any]], data_seq: int, past: set[str]) -> ReplayedPredictions:
         ids = sorted({row["comparison_id"] for row in rows})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
             self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
@@ -60,7 +65,8 @@ class Predictions:
             known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
             learnt = set(connection.execute(seen.distinct()).scalars())
             new = [row for row in rows if (row["comparison_id"], row["reward_model"]) not in known]
-            written = [{**row, "is_replayed": True} for row in new if row["comparison_id"] not in learnt]
+            honest = [row for row in new if row["comparison_id"] not in learnt and row["day"] not in past]
+            written = [{**row, "is_replayed": True} for row in honest]
             self._database.insert(connection, predictions, written)
             if written:
                 digest = content_hash(written)
@@ -70,8 +76,33 @@ class Predictions:
     def unpredicted(self, day: str, *, data_seq: int) -> list[str]:
         """Imported comparisons first judged on `day` that no model has predicted, for one that has seen votes up to `data_seq`.
 
-        Flagged ones, votes without a time and comparisons with a vote that the model may have learnt from are left out.
+        Flagged ones, votes without a time and comparisons with a vote that the model may have learnt from are left out. There are
+        none for a model that has seen a vote of a later day, see `left_out`.
         """
+        with self._database.reading() as connection:
+            if self._knows_later(connection, day, data_seq):
+                return []
+            return sorted(connection.execute(self._waiting(day, data_seq)).scalars())
+
+    def left_out(self, day: str, *, data_seq: int) -> int:
+        """How many comparisons `unpredicted` would give, had the model of `data_seq` not seen a vote of a day after `day`.
+
+        They were imported after later days were learnt. Nobody could predict them as on that morning, so nobody does.
+        """
+        with self._database.reading() as connection:
+            if not self._knows_later(connection, day, data_seq):
+                return 0
+            return len(connection.execute(self._waiting(day, data_seq)).scalars().all())
+
+    def _knows_later(self, connection: Connection, day: str, data_seq: int) -> bool:
+        """Whether votes up to `data_seq` hold one that was cast on a later day. A vote without a time says nothing of its day."""
+        # A sum, so that the index of days is read and not every vote up to the seq: where all came in order of time, none is found.
+        is_known = votes.c.seq + 0 <= data_seq
+        later = and_(self._database.mine(votes), votes.c.day > day, is_known, votes.c.voted_at.is_not(None))
+        return bool(connection.execute(select(select(literal(1)).select_from(votes).where(later).exists())).scalar_one())
+
+    def _waiting(self, day: str, data_seq: int) -> Select[Any]:
+        """Ids of imported comparisons first judged on `day`, without any prediction and without a vote at or below `data_seq`."""
         earlier = votes.alias("earlier")
         too_early = select(literal(1)).where(
             self._database.mine(earlier),
@@ -87,8 +118,7 @@ class Predictions:
         )
         judged = and_(self._database.mine(votes), votes.c.day == day, votes.c.voted_at.is_not(None))
         wanted = select(votes.c.comparison_id).join(comparisons, imported).where(judged, ~too_early.exists(), ~predicted.exists())
-        with self._database.reading() as connection:
-            return sorted(connection.execute(wanted.distinct()).scalars())
+        return wanted.distinct()
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, literal, or_, select
+from sqlalchemy import and_, func, literal, or_, select
 
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -34,6 +34,13 @@ class Replays:
     def finished(self) -> list[str]:
         """Days that were replayed and not asked for since, oldest first."""
         return self._days("done")
+
+    def first_waiting_seq(self, after_day: str, *, up_to_seq: int) -> int | None:
+        """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`; None where there is none."""
+        of_day = and_(self._database.mine(votes), votes.c.day == replays.c.day, votes.c.seq <= up_to_seq, votes.c.voted_at.is_not(None))
+        waiting = self._database.mine(replays), replays.c.state == "pending", replays.c.day > after_day
+        with self._database.reading() as connection:
+            return connection.execute(select(func.min(votes.c.seq)).select_from(replays).join(votes, of_day).where(*waiting)).scalar()
 
     def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
         """Whether the caller may start this step of a pending day; if so, nobody else may start it until `lease` has passed.

@@ -1,5 +1,6 @@
 """The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with their project. Knows no table."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ KINDS = ("store", "dagster", "mlflow")
 OLDEST_VERSION = 130_000  # of the server, as it numbers itself: what DROP … FORCE and the types used here need
 WITH_PROVIDERS = 150_000  # from here on a new database says who sorts its text
 FILLING = " (being filled)"
+SECONDS_TO_LEAVE = 5
 MAKING = 727_462  # key of the advisory lock: any number, always the same
 
 
@@ -66,6 +68,34 @@ class ServerDatabases:
         except SQLAlchemyError as cause:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
 
+    def drop(self) -> list[str]:
+        """Take them off the server, with everything in them; the names of those that were there.
+
+        Raises StoreError where they do not bear this project's mark, or while somebody is connected: a daemon, a shell.
+        """
+        try:
+            with _connected(self._maintenance()) as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
+                there = [name for name in self.names if _is_there(connection, name)]
+                owner = self._owner(connection)
+                if there and (owner is None or owner.removesuffix(FILLING) != self._mine):
+                    raise StoreError(
+                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of {self.organization}/{self.project}: "
+                        f"{'none at all' if owner is None else owner.removeprefix('rlhf ')}. Nothing was dropped; drop them yourself if they are yours."
+                    )
+                busy = _in_use(connection, there)
+                if busy:
+                    raise StoreError(
+                        f"Somebody is connected to {', '.join(busy)} on {self._shown()}. Stop the daemon, `rlhf dev` and whatever else works "
+                        "in this home, then try again; nothing was dropped."
+                    )
+                # The one with the mark last, so that this may be killed and repeated.
+                for name in sorted(there, key=lambda name: name == self._dagster):
+                    connection.execute(text(f"DROP DATABASE {name}"))
+        except SQLAlchemyError as cause:
+            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+        return there
+
     def _clear(self, owner: str | None) -> None:
         for name in self.names:
             url = self._maintenance().set(database=name).render_as_string(hide_password=False)
@@ -79,7 +109,7 @@ class ServerDatabases:
             copying.empty(url)
 
     def _make(self, connection: Connection, name: str) -> bool:
-        if connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}).scalar():
+        if _is_there(connection, name):
             return False
         # Sorted by code point, as SQLite sorts: a seeded draw from ordered rows must be the same on both.
         provider = " LOCALE_PROVIDER libc" if _version(connection) >= WITH_PROVIDERS else ""
@@ -129,6 +159,23 @@ class ServerDatabases:
 def _connected(url: URL) -> Connection:
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": CONNECT_SECONDS})
     return engine.connect()
+
+
+def _is_there(connection: Connection, name: str) -> bool:
+    return bool(connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}).scalar())
+
+
+def _in_use(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Those that somebody is connected to; who has just left is waited for, as the server itself would."""
+    asked = text(
+        "SELECT DISTINCT datname FROM pg_stat_activity WHERE datname = ANY(:names) AND backend_type IS DISTINCT FROM 'autovacuum worker' ORDER BY 1"
+    )
+    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    while True:
+        used = [str(name) for name in connection.execute(asked, {"names": list(names)}).scalars()]
+        if not used or time.monotonic() > deadline:
+            return used
+        time.sleep(0.1)
 
 
 def _version(connection: Connection) -> int:

@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, union_all
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
@@ -13,11 +13,11 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, 
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.casting import REFUSALS, VOTES_PER_TRANSACTION, SealedVote, VoteRow, cast_votes, check_vote, seal, vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
+from rlhf_pipeline.store.counting import LATEST, counts, counts_on
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
-LATEST = 2**62  # above any seq
 DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshots a vote changes
 
 
@@ -112,7 +112,7 @@ class Votes:
         counting = (
             select(*columns)
             .join(comparisons, _same_comparison())
-            .where(votes.c.day.in_(sorted(set(days))), self._counts(up_to_seq))
+            .where(counts_on(self._database, sorted(set(days)), up_to_seq))
             .order_by(votes.c.seq)
         )
         with self._database.reading() as connection:
@@ -125,7 +125,7 @@ class Votes:
         with self._database.reading() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 counting = select(*columns).join(comparisons, _same_comparison())
-                rows += connection.execute(counting.where(votes.c.comparison_id.in_(ids), self._counts(up_to_seq))).all()
+                rows += connection.execute(counting.where(votes.c.comparison_id.in_(ids), counts(self._database, up_to_seq))).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
 
     def stream(self, *, up_to_seq: int | None = None, batch_rows: int = 5000) -> Iterator[pd.DataFrame]:
@@ -298,7 +298,7 @@ class Votes:
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
         """How many votes the snapshot of `day` holds and a hash over them; equal hashes mean equal snapshots."""
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
-        ids = select(votes.c.vote_id).where(votes.c.day == day, self._counts(up_to)).order_by(votes.c.seq)
+        ids = select(votes.c.vote_id).where(counts_on(self._database, [day], up_to)).order_by(votes.c.seq)
         with self._database.reading() as connection:
             counting = list(connection.execute(ids).scalars())
         return DayDigest(day=date.fromisoformat(day), up_to_seq=up_to, n=len(counting), sha256=content_hash(counting))
@@ -317,28 +317,13 @@ class Votes:
             )
             .exists()
         )
-        computed = {"is_superseded": is_superseded, "is_counting": self._counts(limit), "source_pair_id": comparisons.c.source_pair_id}
+        computed = {
+            "is_superseded": is_superseded,
+            "is_counting": counts(self._database, limit),
+            "source_pair_id": comparisons.c.source_pair_id,
+        }
         columns = [computed[name].label(name) if name in computed else votes.c[name] for name in VOTES_AS_CAST.columns]
         return select(*columns).join(comparisons, _same_comparison()).where(self._database.mine(votes))
-
-    def _counts(self, up_to_seq: int | None) -> ColumnElement[bool]:
-        """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to the seq."""
-        limit = LATEST if up_to_seq is None else up_to_seq
-        later = votes.alias("later")
-        # One comparison of pairs: a range of the index, mostly empty, and not a look at each of the annotator's votes.
-        comes_later = tuple_(later.c.pass_no, later.c.revision_no) > tuple_(votes.c.pass_no, votes.c.revision_no)
-        displacing = (
-            select(literal(1))
-            .select_from(later)
-            .where(
-                self._database.mine(later),
-                later.c.comparison_id == votes.c.comparison_id,
-                later.c.annotator_id == votes.c.annotator_id,
-                comes_later,
-                later.c.seq <= limit,
-            )
-        )
-        return and_(self._database.mine(votes), votes.c.seq <= limit, ~displacing.exists())
 
 
 def _same_comparison() -> ColumnElement[bool]:

@@ -1,7 +1,9 @@
 """Days of the loop in one process: what each stage leaves, what a late vote touches, what the votes sensor asks for."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
 from rlhf_pipeline.votes import latest_pairs
@@ -82,6 +85,32 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
     for stage, figure in (("reward_model", "loss_curve"), ("calibration", "reliability_diagram"), ("drift_report", "drift_timeline")):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
+
+
+def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grown: Any) -> None:
+    assert grown.files.report_days() == [grown.day(i) for i in range(3)]
+    for index in range(3):
+        day = grown.day(index)
+        page = grown.files.read_report(day).decode()
+        assert all(f'id="{part}"' in page for part in ("drift-over-time", "semantic-clusters", "calibration"))
+        assert ("No vote has met a prediction of this model yet" in page) == (index < 2)
+        assert not re.search(r"<script|<img|<link|src=|url\(|href=\"[^#]", page)
+        runs = [run for run in grown.registry.runs(limit=100) if run.tags.get("dagster.asset") == "drift_report"]
+        mine = next(run for run in runs if run.tags["dagster.partition"] == day)
+        logged = list(Path(grown.settings.home, "mlflow").rglob(f"{mine.run_id}/artifacts/drift_report_{day}.html"))
+        assert [path.read_text(encoding="utf-8") for path in logged] == [page]
+    assert f"Reward model</dt><dd>{grown.judge}<" in page
+    event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
+    assert event.asset_materialization.metadata["report"].value == str(grown.files.report(grown.day(2)))
+
+
+def test_clusters_of_the_day_show_what_was_asked(grown: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(grown), grown.day(2)
+    assert "No clusters: the reference window has" in project.files.read_report(day).decode()
+    project.materialise(["drift_report"], day, config={"ops": {"drift_report": {"config": {"min_reference": 10}}}})
+    page = project.files.read_report(day).decode()
+    asked = project.store.comparisons.with_ids(project.files.read_frame("comparisons", day)["comparison_id"].tolist())["prompt"]
+    assert sum(escape(prompt, quote=False)[:PROMPT_WIDTH] in page for prompt in set(asked)) >= 4
 
 
 def test_every_check_of_every_stage_was_evaluated_and_no_blocking_one_failed(grown: Any) -> None:

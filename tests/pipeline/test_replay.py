@@ -19,7 +19,7 @@ from replay.timeline import write_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import latest_pairs
-from sensors.replay import Replay, Waiting, end_of
+from sensors.replay import LEFT_OUT_TAG, Replay, Waiting, end_of, outside
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
 
@@ -250,17 +250,63 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(history: Any, bra
     imported.publish(project.store, new)
     late = [*imported.votes(known, day, by="late", seed=5), *imported.votes(new, day, by="late", seed=6)]
     imported.import_votes(project.store, late)
-    assert replay(project) == [day]
+    drive = drive_of(project)
+    assert list(drive.days()) == [day]
     after = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
     assert len(after[1]) == len(before[1]) + 60
     assert all(after[d].equals(before[d]) for d in (0, 2, 3))
-    now = project.store.predictions.for_days([day])
-    assert now[now["comparison_id"].isin(predicted["comparison_id"])].reset_index(drop=True).equals(predicted)
-    fresh = now[~now["comparison_id"].isin(predicted["comparison_id"])]
-    assert sorted(fresh["comparison_id"]) == sorted(new["comparison_id"])
-    assert set(fresh["reward_model"]) == {project.judge}  # the champion of today, which has not seen these votes
+    assert project.store.predictions.for_days([day]).equals(predicted)
     rows = project.files.read_frame("reflection_log", day)
-    assert set(new["comparison_id"]) <= set(rows.dropna(subset=["is_error"])["comparison_id"])
+    assert set(known["comparison_id"]) <= set(rows.loc[rows["annotator_id"].str.startswith("late", na=False), "comparison_id"])
+    # The champion has learnt from the turn of taste on the next day: no prediction of it is one of this morning.
+    assert not set(new["comparison_id"]) & set(rows["comparison_id"])
+    assert drive.left_out == {day: 10}
+    said = f"10 comparisons of {day} were imported after later days were learnt; they stay outside the drift streams"
+    assert list(outside(drive.left_out)) == [said]
+    made = next(run for run in drive.runner.history if run.stage == "reflection_log")
+    assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
+
+
+def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(history: Any, branch: Callable[..., Any]) -> None:
+    project = branch(history, refit_after_pairs=NEVER)
+    new = imported.comparisons(10, name="late")
+    imported.publish(project.store, new)
+    imported.import_votes(project.store, imported.votes(new, project.day(1), by="late", seed=6))
+    request = project.tick("replay").run_requests[0]
+    assert request.tags[LEFT_OUT_TAG] == "10"
+    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(1)}
+    project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
+    waits = project.tick("replay").skip_message
+    assert f"10 comparisons of {project.day(1)} were imported after later days were learnt" in waits
+
+
+def test_of_several_days_one_sentence_says_how_many_came_too_late() -> None:
+    assert list(outside({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
+        "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; they stay outside the drift streams"
+    ]
+    assert list(outside({"2016-02-03": 0})) == []
+
+
+def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(make_project: Callable[..., Any]) -> None:
+    """The second import's votes of a day have higher seqs than the first one's of the next day, which is still to be predicted."""
+    project = make_project(completion_backend="template", min_new_pairs=N, refit_after_pairs=N)
+    for name in ("one", "two"):
+        cast = []
+        for d in range(3):
+            frame = imported.comparisons(N, name=f"{name}{d}")
+            imported.publish(project.store, frame)
+            cast += imported.votes(frame, project.day(d), seed=d)
+        imported.import_votes(project.store, cast)
+    drive = drive_of(project)
+    assert len(list(drive.days())) == 3
+    assert drive.left_out == {}
+    data_seq = {v.label: v.data_seq for v in project.registry.history("reward_model")}
+    assert data_seq
+    predictions = project.store.predictions.for_days([project.day(d) for d in range(3)])
+    votes = project.store.votes.snapshot([project.day(d) for d in range(3)])
+    for day, label in predictions[["day", "reward_model"]].drop_duplicates().itertuples(index=False):
+        assert votes.loc[votes["seq"] <= data_seq[label], "day"].max() < day
+    assert len(predictions) == 4 * N  # all of the second and third day
 
 
 @pytest.fixture(scope="module")
@@ -431,6 +477,42 @@ def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) ->
     assert "The import of votes.csv" in project.tick("replay").skip_message
     project.store.imports.finish(number, {})
     assert len(project.tick("replay").run_requests) == 1
+
+
+def test_days_of_a_killed_import_wait_also_after_another_file_came_in(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    store, killed = project.store, {"sha256": "ab"}
+    frame = imported.comparisons(12, name="d1")
+    imported.publish(store, frame)
+    whole = imported.votes(frame, project.day(1))
+    store.imports.casting(store.imports.start("votes", "killed.csv", killed), [project.day(1)])
+    imported.import_votes(store, whole[:5])
+    other = store.imports.start("votes", "other.csv", {"sha256": "cd"})
+    small_import(project, 1)
+    small_import(project, 1, first=2)
+    store.imports.finish(other, {})
+    with pytest.raises(ReplayStopped, match=r"killed\.csv since .* was killed before its end.* Import the same file again") as stopped:
+        replay(project)
+    assert f"{project.day(1)} waits" in str(stopped.value)
+    assert "`rlhf replay --unfinished`" in project.tick("replay").skip_message
+    assert project.files.days("votes") == [project.day(0)]  # what is before the killed import's days does not wait
+    assert store.replays.pending() == [project.day(1), project.day(2)]
+    again = store.imports.start("votes", "killed.csv", killed)
+    store.votes.cast_many(whole)
+    store.imports.finish(again, {})
+    assert replay(project) == [project.day(1), project.day(2)]
+    assert len(project.files.read_frame("votes", project.day(1))) == len(whole)
+
+
+def test_days_of_a_failed_import_are_replayed_as_they_are_where_somebody_says_so(make_project: Callable[..., Any]) -> None:
+    project = make_project(completion_backend="template", min_new_pairs=NEVER)
+    failed = project.store.imports.start("votes", "votes.csv", {"sha256": "ab"})
+    project.store.imports.casting(failed, [project.day(0)])
+    small_import(project, 1)
+    project.store.imports.fail(failed, {"error": "StoreError: the disk is full"})
+    assert "failed before its end (StoreError: the disk is full)" in project.tick("replay").skip_message
+    project.store.imports.take_as_is()
+    assert replay(project) == [project.day(0)]
 
 
 def test_a_day_before_the_first_partition_is_named_with_its_cure(make_project: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ import dagster as dg
 import pytest
 from click.testing import Result
 from dagster._daemon.types import DaemonHeartbeat
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app, storage
@@ -194,6 +195,76 @@ def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(home: Path, monke
     with pytest.raises(StoreError, match="the server does not answer"):
         rlhf(home, *move)
     assert facts_of(home).server_url is None
+
+
+def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_work(
+    home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "DAEMON_BEATS_S", 0.1)
+    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    backup = tmp_path / "backup"
+    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    before = numbers(home)
+    server = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
+    elsewhere = tmp_path / "on another machine"  # nothing there knows that the databases are in use
+    restores = ((home, {}), (elsewhere, server))
+
+    with Workspace(settings_of(home)).store as store:
+        store.heartbeats.beat("run", pid=1, host="h", job="feedback")
+        for where, environ in restores:
+            with pytest.raises(ConfigurationError, match=r"1 runs are under way \(feedback\)"):
+                rlhf(where, "storage", "restore", str(backup), "--replace", **environ)
+        store.heartbeats.clear("run")
+
+    monkeypatch.setenv(DAGSTER_URL, settings_of(home).dagster_environ[DAGSTER_URL])
+    with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() + 3600, "SENSOR", "here", []))
+    for where, environ in restores:
+        with pytest.raises(ConfigurationError, match=r"daemon works in the databases of .* Stop `rlhf dev`"):
+            rlhf(where, "storage", "restore", str(backup), "--replace", **environ)
+    assert numbers(home) == before
+    assert not elsewhere.exists() or not any(elsewhere.iterdir())
+
+    with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - 3600, "SENSOR", "here", []))
+    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    assert result.exit_code == 0, result.output
+    assert numbers(home) == before
+
+
+def test_a_replaced_home_is_asked_for_its_own_runs(home: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    other = tmp_path / "other"  # of a project that the backup does not know
+    assert rlhf(other, "import", "prompts", str(prompts_file(tmp_path)), "--project", "other").exit_code == 0
+    with Workspace(settings_of(other)).store as store:
+        store.heartbeats.beat("run", pid=1, host="h", job="learning")
+    with pytest.raises(ConfigurationError, match=r"1 runs are under way \(learning\)"):
+        rlhf(other, "storage", "restore", str(backup), "--replace")
+
+
+def prompts_file(folder: Path) -> Path:
+    file = folder / "prompts.jsonl"
+    file.write_text('{"prompt": "Why is the sky blue?"}\n', encoding="utf-8")
+    return file
+
+
+def test_the_server_is_told_how_much_arrived(home: Path, postgres: PostgresServer, prefix: str) -> None:
+    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    tables = {"store": "votes", "dagster": "event_logs", "mlflow": "runs"}
+    for kind, table in tables.items():
+        url = postgres.database_url(f"{prefix}_{kind}")
+        engine = copying.engine_of(url)
+        with engine.connect() as connection:
+            counted = connection.execute(text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}).scalar_one()
+        engine.dispose()
+        assert counted == copying.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
+
+
+def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"--to .*Percent-encode") as refused:
+        rlhf(home, "storage", "migrate", "--to", "postgresql://ann:hush/hash@db:5432")
+    assert not any(part in str(refused.value) for part in ("hush", "hash"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import RETRAINING_SET
+from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import ModelVersion
 from tests.s3 import S3, local_s3
 
@@ -144,3 +145,12 @@ Artefacts({s3.url("shared")!r}).write_frame("retraining_set", pd.DataFrame([{ROW
         subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
         assert files.days("retraining_set")[-1] == day
         assert files.read_frame("retraining_set", day)["day"].tolist() == [day]
+
+
+def test_pages_of_the_drift_report_lie_beside_the_frames_and_are_found_by_day(files: Artefacts) -> None:
+    assert (files.report_days(), files.read_report("2026-01-02")) == ([], None)
+    for day in ("2026-01-10", "2026-01-02"):
+        put(files.report(day), f"<p>{day} ✓".encode())
+    assert files.report_days() == ["2026-01-02", "2026-01-10"]
+    assert files.read_report("2026-01-02") == "<p>2026-01-02 ✓".encode()
+    assert files.days("drift_report") == []

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,9 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("START_DAY", "soon"), ("SENSORS_RUNNING", "perhaps"), ("KEEP_DAYS", "0"), ("PROJECT", "My Project"), ("ANNOTATORS", "cats")],
-)
+    [("START_DAY", "soon"), ("SENSORS_RUNNING", "perhaps"), ("KEEP_DAYS", "0"), ("PROJECT", "My Project"), ("ANNOTATORS", "cats"),
+     ("EXECUTOR", "threads"), ("MAX_CONCURRENT_STEPS", "0"), ("STEP_RETRIES", "-1"), ("STEP_RETRIES", "11"), ("MAX_CONCURRENT_RUNS", "0")],
+)  # fmt: skip
 def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
     with pytest.raises(ConfigurationError, match=f"{name.lower()}: "):
         Settings.read({f"RLHF_{name}": value}, tmp_path)
@@ -64,6 +66,52 @@ def test_a_key_is_never_shown(tmp_path):
     assert settings.api_key is not None
     assert settings.api_key.get_secret_value() == "sk-canary-77"
     assert "canary" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+URLS = ("server_url", "database_url", "mlflow_url", "dagster_url")
+
+
+def test_no_address_is_shown_with_its_password(tmp_path):
+    settings = Settings.read({f"RLHF_{name.upper()}": f"postgresql://ann:canary@h/{name}" for name in URLS}, tmp_path)
+    assert "canary" not in repr(settings) + str(settings) + settings.model_dump_json()
+    assert settings.store_url == "postgresql://ann:canary@h/database_url"
+    assert settings.tracking_uri == "postgresql://ann:canary@h/mlflow_url"
+    assert settings.dagster_storage == "postgresql://ann:canary@h/dagster_url"
+    with pytest.raises(ValueError, match="keep_days") as refused:
+        Settings(database_url="postgresql://ann:canary@h", keep_days="canary", server_url="postgresql://canary:canary")
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", URLS)
+@pytest.mark.parametrize(
+    "password", ["left/right", "left#right", "left?right", "left@right", "left@le/ft", "le/ft@right", "[left", "left right", "left\tright", "left\u2100right"]
+)  # fmt: skip
+def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, name, password):
+    with pytest.raises(ConfigurationError, match=rf"{name}: .*Percent-encode") as refused:
+        Settings.read({f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"}, tmp_path)
+    shown = str(refused.value) + str(refused.value.__cause__)
+    assert not any(part in shown for part in ("left", "right", "zoe", "db:"))
+
+
+@pytest.mark.parametrize("name", URLS)
+@pytest.mark.parametrize("url", ["postgresql://ann:canary", "postgresql://h?user=ann&password=canary", "postgresql://canary@h:canary/x"])
+def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, name, url):
+    with pytest.raises(ConfigurationError, match=rf"{name}: .*(Percent-encode|Write user:password@)") as refused:
+        Settings.read({f"RLHF_{name.upper()}": url}, tmp_path)
+    assert "canary" not in str(refused.value) + str(refused.value.__cause__)
+
+
+def test_an_encoded_password_arrives_whole(tmp_path):
+    from sqlalchemy import make_url
+
+    settings = Settings.read({"RLHF_SERVER_URL": "postgresql://ann:%40%2F%3F%23%5B%20%25:x@[::1]:5433"}, tmp_path)
+    assert make_url(settings.store_url).password == "@/?#[ %:x"
+    assert make_url(settings.store_url).host == "::1"
+
+
+@pytest.mark.parametrize("url", ["sqlite:////srv/a@b#c/store.db", "file:///srv/a@b?c", "/srv/a@b#c", "databricks"])
+def test_what_is_no_server_may_hold_any_sign(tmp_path, url):
+    assert Settings.read({"RLHF_MLFLOW_URL": url}, tmp_path).tracking_uri == url
 
 
 def test_settings_are_frozen_and_hashable(tmp_path):
@@ -125,6 +173,17 @@ def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
     monkeypatch.setenv("DO_NOT_TRACK", "chosen")
     silence_telemetry()
     assert {key: os.environ[key] for key in TELEMETRY_OFF} == TELEMETRY_OFF | {"DO_NOT_TRACK": "chosen"}
+
+
+@pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_that_wait_sleep_unless_somebody_chose_otherwise(chosen, found):
+    plain = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    script = "import definitions, torch"  # and what torch's threads really do, told as they are loaded
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=plain | chosen | {"OMP_DISPLAY_ENV": "TRUE"}, capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert f"OMP_WAIT_POLICY = '{found}'" in done.stderr
 
 
 def test_settings_cost_no_heavy_import():

@@ -7,11 +7,13 @@ import jsonschema
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.datasets.preference import KINDS, json_schema
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError
-from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
+from rlhf_pipeline.frames import COMPARISONS, DRIFT_REPORTS, check_frame
+from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
@@ -221,3 +223,40 @@ def test_tuples_alone_are_comparisons_and_votes_enough(rlhf, home, tmp_path, nam
     assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith("4 imported")
     rlhf("export", "tuples", "--out", str(again), home=target)
     pd.testing.assert_frame_equal(read(again, "tuples"), read(path, "tuples"), check_exact=True)
+
+
+def paged(home, *days):
+    """Pages as the drift_report stage leaves them."""
+    files = Artefacts(str(home / "frames"))
+    for day in days:
+        put(files.report(day), f"<!doctype html><title>{day} – ✓</title>".encode())
+    return files
+
+
+def test_the_drift_report_of_a_day_is_exported_byte_for_byte(rlhf, home, tmp_path):
+    files = paged(home, "2026-01-01", "2026-01-02")
+    result = rlhf("export", "drift-report", "--day", "2026-01-01", "--out", str(tmp_path / "page.html"), home=home)
+    assert (tmp_path / "page.html").read_bytes() == files.read_report("2026-01-01")
+    assert result.output == f"Drift report of 2026-01-01 in {tmp_path / 'page.html'}\n"
+
+
+def test_without_a_day_the_last_drift_report_is_exported(rlhf, home):
+    files = paged(home, "2026-01-02", "2026-01-10", "2026-01-09")
+    rlhf("export", "drift-report", home=home)
+    assert (home / "exports" / "drift_report_2026-01-10.html").read_bytes() == files.read_report("2026-01-10")
+
+
+def test_a_day_without_a_drift_report_says_what_to_run(rlhf, home):
+    with pytest.raises(NotEnoughData, match=r"No drift report has been made yet.*feedback"):
+        rlhf("export", "drift-report", home=home)
+    files = paged(home, "2026-01-02", "2026-01-05")
+    with pytest.raises(
+        NotEnoughData, match=r"No drift report of 2026-01-03 .* `feedback` job for 2026-01-03.* from 2026-01-02 to 2026-01-05"
+    ):
+        rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
+    files.write_frame("drift_report", DRIFT_REPORTS.empty(), "2026-01-03")  # as an older version left it
+    with pytest.raises(NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"):
+        rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
+    with pytest.raises(ConfigurationError, match=r"--day 3\.1\.2026.*2026-01-31"):
+        rlhf("export", "drift-report", "--day", "3.1.2026", home=home)
+    assert not (home / "exports").exists()

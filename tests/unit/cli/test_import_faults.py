@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -16,6 +17,9 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.imports import opened, take_votes
+from rlhf_pipeline.datasets.cells import Clock
+from rlhf_pipeline.datasets.mapping import Mapping
 from rlhf_pipeline.errors import ArtefactError, DatasetError, StoreError
 from rlhf_pipeline.store import Store
 
@@ -229,6 +233,57 @@ def test_of_two_imports_of_one_file_at_once_one_imports_it_and_nothing_is_double
     assert sum("2,000 imported" in text for text in said) == 1, said
     assert sum("Another import into" in text or "0 imported, 2,000 already known" in text for text in said) == 1, said
     assert counts(home) == (40, 2_000)
+
+
+class Ended(BaseException):
+    """The user's Ctrl-C, or whatever ends a process at this point."""
+
+
+def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_same_file_came_in_or_somebody_says_so(
+    rlhf, home, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RLHF_HOME", str(home))
+    with_pairs(rlhf, tmp_path)
+    path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])
+
+    def ends_after_the_first_thousand(phase, done, total):
+        if phase == "casting":
+            raise Ended
+
+    def ended_import():
+        with opened("votes", path, None, Mapping(), None) as intake:
+            intake.progress = ends_after_the_first_thousand
+            take_votes(intake, Clock(now=intake.now), None, Mapping(), are_replayed=False)
+
+    with pytest.raises(Ended):
+        ended_import()
+    assert counts(home) == (40, 1_000)
+    other = write_csv(tmp_path / "other.csv", [vote(n, "bob") | {"submitted_at": "2017-01-01"} for n in range(3)])
+    assert rlhf("votes", other, "--no-replay", "--keep-annotators").startswith("3 imported")
+    first = (START + timedelta(days=30, minutes=-7 * 2_499)).date().isoformat()
+    with store_of(home) as store:
+        (half,) = store.imports.unfinished()
+    assert (half.file, half.first_day, half.error) == (str(path), first, "Ended: ")
+    whole = home.with_name("copy")
+    shutil.copytree(home, whole)
+    assert rlhf("votes", path, "--no-replay", "--keep-annotators", in_home=whole).startswith("1,500 imported, 1,000 already known")
+    with store_of(whole) as store:
+        assert store.imports.unfinished() == []
+    said = CliRunner().invoke(app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert said.exit_code == 0
+    assert f"taken as they are: {half.n_days} days from {first}, of the unfinished import of {path}" in said.output
+    assert said.output.endswith("No imported day waits for its replay.\n")
+    with store_of(home) as store:
+        assert store.imports.unfinished() == []
+
+
+def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
+    with_pairs(rlhf, tmp_path)
+    with store_of(home) as store:
+        store.imports.casting(store.imports.start("votes", "/data/votes.csv", {}), ["2016-01-31"])
+        with FileLock(home / "imports" / ".lock"), pytest.raises(DatasetError, match="is running, so its days are not whole yet"):
+            CliRunner().invoke(app, ["replay", "--unfinished"], env={"RLHF_HOME": str(home)}, catch_exceptions=False)
+        assert len(store.imports.unfinished()) == 1
 
 
 KILLER = """

@@ -74,6 +74,36 @@ def test_a_store_arrives_with_equal_counts_hashes_and_chain(filled, url, migrate
         assert integrity.orphans(there.database) == []
 
 
+def counted(url: str) -> dict[str, int]:
+    """How many rows Postgres believes each table to have; -1 where it never counted."""
+    engine = copying.engine_of(url)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("SELECT relname, reltuples FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
+        )
+        found = {name: int(n) for name, n in rows}
+        known = connection.execute(text("SELECT count(*) FROM pg_stats WHERE tablename = 'votes'")).scalar_one()
+    engine.dispose()
+    return found | {"columns of votes known": known}
+
+
+def test_postgres_knows_at_once_how_much_arrived(filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres):
+    assert counted(migrated_postgres_url)["votes"] <= 0
+    copying.copy_store(url, migrated_postgres_url)
+    copied = counted(migrated_postgres_url)
+    assert (copied["votes"], copied["comparisons"], copied["predictions"]) == (40, 40, 40)
+    assert copied["columns of votes known"] > 10
+    assert -1 not in copied.values()
+
+    dumped = [t for t in dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump") if t.table not in copying.VERSIONS]
+    other = postgres.make_database(migrated_postgres)
+    try:
+        dumping.load_postgres(postgres.database_url(other), tmp_path / "dump", dumped)
+        assert counted(postgres.database_url(other)) == copied
+    finally:
+        postgres.drop_database(other)
+
+
 def test_every_kind_of_value_arrives_as_it_was(tmp_path, postgres_url):
     source = odd_database(tmp_path / "odd.db")
     make_odd_on_postgres(postgres_url)

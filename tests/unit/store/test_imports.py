@@ -30,11 +30,69 @@ def test_what_was_killed_is_failed_as_soon_as_the_next_one_starts(store):
     killed, running = store.imports.all()
     assert (killed.state, running.state) == ("failed", "started")
     assert "killed, or the machine stopped" in json.loads(killed.record)["error"]
+    assert json.loads(killed.record)["sha256"] == "ab"  # by which its repetition is known
+
+
+def unfinished(store):
+    return [(half.import_id, half.first_day, half.n_days) for half in store.imports.unfinished()]
+
+
+def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_its_end(store):
+    killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
+    store.imports.casting(killed, ["2016-02-02", "2016-01-31", "2016-02-02"])
+    assert unfinished(store) == [(1, "2016-01-31", 2)]
+    other = store.imports.start("votes", "/data/other.csv", {"sha256": "cd"})
+    store.imports.casting(other, ["2016-03-01"])
+    store.imports.finish(other, {"sha256": "cd", "imported": 3})
+    assert unfinished(store) == [(1, "2016-01-31", 2)]
+    moved = store.imports.start("votes", "/elsewhere/votes.csv", {"sha256": "ab"})
+    assert unfinished(store) == [(1, "2016-01-31", 2), (3, None, 0)]
+    store.imports.finish(moved, {"sha256": "ab", "imported": 4})
+    assert unfinished(store) == []
+    assert json.loads(store.imports.all()[1].record) == {"sha256": "cd", "imported": 3, "days": ["2016-03-01"]}
+
+
+def test_an_import_that_failed_is_unfinished_only_where_it_had_begun_to_cast(store):
+    refused = store.imports.start("votes", "/data/broken.csv", {"sha256": "ab"})
+    store.imports.fail(refused, {"error": "no column for choice"})
+    pairs = store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
+    store.imports.fail(pairs, {"error": "no space is left"})
+    full = store.imports.start("votes", "/data/votes.csv", {"sha256": "cd"})
+    store.imports.casting(full, ["2016-02-01"])
+    store.imports.fail(full, {"error": "no space is left"})
+    (half,) = store.imports.unfinished()
+    assert (half.import_id, half.state, half.error) == (full, "failed", "no space is left")
+
+
+def test_a_repetition_that_was_killed_too_completes_nothing(store):
+    for n in (1, 2):
+        again = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
+        store.imports.casting(again, [f"2016-01-0{n}"])
+    store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
+    assert [half.import_id for half in store.imports.unfinished()] == [1, 2]
+
+
+def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store):
+    assert store.imports.take_as_is() == []
+    killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
+    store.imports.casting(killed, ["2016-01-31"])
+    before = store.audit.verify()
+    assert [half.file for half in store.imports.take_as_is()] == ["/data/votes.csv"]
+    assert store.imports.unfinished() == []
+    assert store.audit.verify() == before + 1
+    (row,) = store.imports.all()
+    assert row.state == "failed"  # it was never finished, and goes on saying so
+    assert json.loads(row.record)["taken_as_is_at"]
+    again = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
+    store.imports.casting(again, ["2016-02-01"])
+    assert unfinished(store) == [(again, "2016-02-01", 1)]  # what comes later was not taken
 
 
 def test_an_import_that_never_began_cannot_end(store):
     with pytest.raises(StoreError, match="There is no import 7"):
         store.imports.finish(7, {})
+    with pytest.raises(StoreError, match="There is no import 7"):
+        store.imports.casting(7, ["2016-01-31"])
     with pytest.raises(InvalidScores):
         store.imports.start("votes", "f", {"share": float("nan")})
 

@@ -1,14 +1,16 @@
 """The migrations end where schema.py stands, and the way up and down keeps the rows."""
 
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, event, inspect, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations
@@ -120,19 +122,60 @@ def test_postgres_answers_in_utc_and_keeps_one_state_for_a_reader(store, make_co
     assert store.comparisons.count() == 3
 
 
-@on_sqlite
-def test_a_snapshot_is_read_by_its_indexes(store, make_comparisons, make_vote):
-    """Without the planner's statistics SQLite compares every vote with every other one."""
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    raw = sqlite3.connect(store.database.path)
-    plan = raw.execute(
-        "EXPLAIN QUERY PLAN SELECT * FROM votes v WHERE organization_id=? AND project_id=? AND day=? AND NOT EXISTS (SELECT 1 FROM votes l "
-        "WHERE l.organization_id=? AND l.project_id=? AND l.comparison_id=v.comparison_id AND l.annotator_id=v.annotator_id "
-        "AND l.seq<=? AND l.pass_no>v.pass_no) ORDER BY seq",
-        ("o", "p", "d", "o", "p", 9),
-    ).fetchall()
+def _plan(store: Store, ask: Callable[[], object]) -> list[str]:
+    """How SQLite reads the last query of `ask`."""
+    asked: list[tuple[str, Any]] = []
+    event.listen(store.database.engine, "before_cursor_execute", lambda c, cursor, sql, values, *more: asked.append((sql, values)))
+    ask()
+    raw = sqlite3.connect(str(store.database.path))
+    steps = [step[3] for step in raw.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1])]
     raw.close()
-    assert any("comparison_id=? AND annotator_id=?" in step[3] for step in plan), plan
+    return steps
+
+
+@on_sqlite
+def test_a_snapshot_reads_the_rows_of_its_day_and_no_text(store, make_comparisons):
+    """Without the planner's statistics SQLite compares every vote with every other one, or reads each comparison's texts."""
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    plan = _plan(store, lambda: store.votes.snapshot(["2026-01-01"]))
+    turns = "(organization_id=? AND project_id=? AND comparison_id=? AND annotator_id=? AND pass_no"
+    days = "(organization_id=? AND project_id=? AND day=? AND seq<?)"
+    assert f"SEARCH votes USING INDEX ix_votes_day {days}" in plan
+    assert f"SEARCH later USING INDEX ix_votes_displaced_day {days.replace('day=', 'displaced_day=')}" in plan
+    assert any(step.startswith("SEARCH earlier USING INDEX") and turns in step for step in plan), plan
+    assert any(step.startswith("SEARCH later USING INDEX") and turns in step for step in plan), plan
+    index = "ix_comparisons_prompt (organization_id=? AND project_id=? AND comparison_id=?)"
+    assert f"SEARCH comparisons USING COVERING INDEX {index}" in plan
+    assert not [step for step in plan if "SCAN" in step or "TEMP B-TREE" in step], plan
+
+
+@on_sqlite
+def test_a_comparison_is_found_by_its_whole_row_where_its_texts_are_wanted(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    plan = _plan(store, lambda: store.comparisons.with_ids(["c0"]))
+    assert plan == [
+        "SEARCH comparisons USING INDEX sqlite_autoindex_comparisons_1 (organization_id=? AND project_id=? AND comparison_id=?)"
+    ]
+
+
+@pytest.mark.parametrize("version", ["0003", "0005"])
+def test_a_store_of_an_earlier_version_gets_the_newest_indexes_and_statistics(store, version):
+    with store.database.reading() as connection:
+        before = _read_by(connection)
+    migrations.downgrade(store.database, version)
+    with store.database.reading() as connection:
+        assert _read_by(connection) != before
+    store.migrate()
+    with store.database.reading() as connection:
+        assert _read_by(connection) == before
+
+
+def _read_by(connection) -> set[tuple[str, ...]]:
+    """The named indexes, and on SQLite what the planner was told of them."""
+    told = "SELECT i.name, s.stat FROM sqlite_master i LEFT JOIN sqlite_stat1 s ON s.idx = i.name WHERE i.type = 'index'"
+    made = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    rows = connection.execute(text(told if connection.dialect.name == "sqlite" else made))
+    return {tuple(row) for row in rows if row[0].startswith("ix_")}
 
 
 def _definitions(connection) -> set[tuple[str, ...]]:

@@ -109,6 +109,41 @@ def test_what_any_model_has_predicted_is_not_predicted_again(
     assert store.predictions.unpredicted(DAYS[0], data_seq=0) == ["c1", "c2"]
 
 
+def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
+    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_predictions: Callable[..., pd.DataFrame],
+    make_vote: Callable[..., NewVote],
+) -> None:  # fmt: skip
+    frame = imported(make_comparisons, 5)
+    store.comparisons.publish(frame, published_at=NOW)
+    store.votes.cast_many([vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c4", None, by="undated"), vote(make_vote, "c1", DAYS[2])])
+    store.votes.cast_many([vote(make_vote, "c2", DAYS[1]), vote(make_vote, "c3", DAYS[1])])  # older days come in later
+    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2", "c3"]  # seen: a day before, and a vote of no day
+    assert store.predictions.left_out(DAYS[1], data_seq=2) == 0
+    assert store.predictions.unpredicted(DAYS[1], data_seq=3) == []
+    assert store.predictions.left_out(DAYS[1], data_seq=3) == 2
+    assert store.predictions.left_out(DAYS[2], data_seq=3) == 0  # nobody is left out of a day that is not in the past
+    assert store.predictions.left_out(DAYS[0], data_seq=3) == 0  # learnt from itself, not late
+    predicted = make_predictions(frame.iloc[2:4]).assign(day=DAYS[1])
+    made = store.predictions.replay(predicted, data_seq=3)
+    assert (made.n_written, made.n_refused) == (0, 2)
+    assert store.predictions.replay(predicted, data_seq=2).n_written == 2
+    assert store.predictions.left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
+
+
+def test_votes_of_days_that_wait_are_known_by_their_first_seq(
+    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
+) -> None:
+    store.comparisons.publish(imported(make_comparisons, 4), published_at=NOW)
+    store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[i]) for i in (0, 2, 1)])
+    store.replays.ask(DAYS)
+    assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 2
+    assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=3) == 2
+    assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=1) is None
+    assert store.replays.first_waiting_seq(DAYS[2], up_to_seq=3) is None
+    store.replays.done(DAYS[2])
+    assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 3
+
+
 def test_the_error_stream_ends_where_it_is_told_to(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_predictions: Callable[..., pd.DataFrame],
     make_vote: Callable[..., NewVote],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store import Store, copying, server
 from rlhf_pipeline.store.integrity import sorts_by_code_point
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
@@ -69,6 +69,27 @@ def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
         store.migrate()
     with pytest.raises(StoreError, match=r"holds tables already.*Nothing was moved"):
         mine.make(filling=True)
+
+
+def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(postgres, prefix, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS_TO_LEAVE", 0.3)
+    mine = databases(postgres.url, prefix)
+    mine.make()
+    with pytest.raises(StoreError, match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped"):
+        databases(postgres.url, prefix, "other").drop()
+    engine = copying.engine_of(postgres.database_url(f"{prefix}_mlflow"))
+    with engine.connect(), pytest.raises(StoreError, match=rf"connected to {prefix}_mlflow on .*Stop the daemon.*nothing was dropped"):
+        mine.drop()
+    assert mine.make() == [], "all three are there"
+    postgres.drop_database(f"{prefix}_store")  # as a drop that was killed leaves it
+    assert mine.drop() == [f"{prefix}_dagster", f"{prefix}_mlflow"]
+    assert mine.drop() == []
+
+
+def test_databases_without_a_mark_are_not_dropped(postgres, prefix):
+    postgres.execute(f"CREATE DATABASE {prefix}_store")
+    with pytest.raises(StoreError, match=r"bear no mark .*: none at all\. Nothing was dropped"):
+        databases(postgres.url, prefix).drop()
 
 
 def test_a_user_who_may_not_make_databases_is_told_how(postgres, prefix):

@@ -1,13 +1,15 @@
 """Casting one vote: rules, idempotency, passes, superseding; and what is read back."""
 
+import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
 from rlhf_pipeline.frames import VOTES
-from rlhf_pipeline.records import AnnotatorKind, Choice
+from rlhf_pipeline.records import AnnotatorKind, Choice, Vote
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.schema import votes
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -159,6 +161,40 @@ def test_a_snapshot_up_to_a_seq_never_changes(store, make_vote):
     assert store.votes.snapshot([DAY], up_to_seq=2).equals(before)
     assert store.votes.day_digest(DAY, 2) == digest
     assert store.votes.day_digest(DAY).sha256 != digest.sha256
+
+
+def counting(rows: list[dict], days: set[str], up_to_seq: int) -> list[int]:
+    """The rule, said in Python: of each annotator's turns at a comparison the last one counts."""
+    turns = {}
+    for row in rows:
+        if row["seq"] <= up_to_seq:
+            turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append((row["pass_no"], row["revision_no"], row["seq"]))
+    last = {max(of_one)[2] for of_one in turns.values()}
+    return [row["seq"] for row in rows if row["seq"] in last and row["day"] in days]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on_whichever_day(store, make_vote, seed):
+    rng = random.Random(seed)
+    days = ["2026-01-01", "2026-01-02", "2026-01-03"]
+    live: list[Vote] = []
+    for n in range(60):
+        corrected = rng.choice(live) if live and rng.random() < 0.5 else None
+        who = (corrected.comparison_id, corrected.annotator_id) if corrected else (f"c{rng.randrange(2)}", rng.choice(("ann", "bob")))
+        at = datetime.fromisoformat(f"{rng.choice(days)}T12:00:00+00:00")
+        supersedes = corrected.vote_id if corrected else None
+        cast = store.votes.cast(make_vote(*who, choice=rng.choice("ab"), voted_at=at, supersedes=supersedes, idempotency_key=f"k{n}"))
+        live = [vote for vote in live if vote is not corrected] + [cast]
+    with store.database.reading() as connection:
+        rows = [dict(row) for row in connection.execute(votes.select().order_by(votes.c.seq)).mappings()]
+    assert any(row["revision_no"] > 1 for row in rows)
+    assert any(row["pass_no"] > 2 for row in rows)
+    for seq in range(0, 61, 3):
+        for asked in (days[:1], days[1:2], days[2:], days[:2], days):
+            expected = counting(rows, set(asked), seq)
+            assert store.votes.snapshot(asked, up_to_seq=seq)["seq"].tolist() == expected, (asked, seq)
+            if len(asked) == 1:
+                assert store.votes.day_digest(asked[0], seq).n == len(expected)
 
 
 def test_an_empty_day_gives_an_empty_typed_snapshot(store):

@@ -1,0 +1,63 @@
+"""How well stated probabilities held in the reference and on the day. Knows windows and judged predictions; knows no page."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.calibration.evidently_report import CalibrationThresholds
+from rlhf_pipeline.calibration.metrics import calibration_metrics, ece_debiased, reliability_table
+from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.records import Interval, ReliabilityBin
+
+MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Calibration of one window, over groups of comparisons. `slope` is None where no probability differs from 0.5."""
+
+    n: int
+    bins: tuple[ReliabilityBin, ...]
+    slope: Interval | None
+    ece: Interval
+    ece_debiased: float
+    ece_lower_bound: float
+    brier: Interval
+
+
+def reliability_of_reference(window: Window, thresholds: CalibrationThresholds | None = None) -> Reliability:
+    """One row per comparison, as heavy as its votes. Raises NotEnoughData below `min_rows`."""
+    rows = window.rows
+    p, error = rows["p"].to_numpy(dtype=float), rows["error"].to_numpy(dtype=float)
+    outcome = np.where(p > 0.5, 1 - error, error)  # `error` is the share of votes against the side predicted
+    weights = rows["n_votes"].to_numpy(dtype=float)
+    return _reliability("reference", p, outcome, rows["comparison_id"].to_numpy(), weights, thresholds)
+
+
+def reliability_of_day(judged: pd.DataFrame, thresholds: CalibrationThresholds | None = None) -> Reliability:
+    """Columns `p`, `outcome`, `group` of single votes, as calibration tests see them. Raises NotEnoughData below `min_rows`."""
+    return _reliability("day", judged["p"].to_numpy(), judged["outcome"].to_numpy(), judged["group"].to_numpy(), None, thresholds)
+
+
+def _reliability(name: str, p: Any, outcome: Any, groups: Any, weights: Any, thresholds: CalibrationThresholds | None) -> Reliability:
+    needed = (thresholds or CalibrationThresholds()).min_rows
+    if len(p) < needed:
+        raise NotEnoughData(f"The {name} has {len(p)} judged predictions; {needed} are needed to speak of calibration. Collect more votes.")
+    measured = calibration_metrics(p, outcome, weights=weights, groups=groups)
+    try:
+        slope = calibration_slope(p, outcome, weights=weights, groups=groups)
+    except NotEnoughData:
+        slope = None
+    return Reliability(
+        n=len(p),
+        bins=reliability_table(p, outcome, weights=weights, groups=groups),
+        slope=slope,
+        ece=measured.ece_equal_mass,
+        ece_debiased=ece_debiased(p, outcome, weights=weights),
+        ece_lower_bound=ece_lower_bound(p, outcome, weights=weights, groups=groups),
+        brier=measured.brier,
+    )

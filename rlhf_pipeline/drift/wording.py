@@ -1,0 +1,49 @@
+"""How the day's page says things: verdicts, names, numbers with their intervals. Knows words; knows no evidence."""
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+import pandas as pd
+
+from rlhf_pipeline.drift.markup import el
+from rlhf_pipeline.records import Interval, Verdict
+
+SIGNS = {Verdict.INSUFFICIENT: "?", Verdict.STABLE: "✓", Verdict.WARNING: "!", Verdict.DRIFT: "✕"}
+WORDS = {
+    "adwin": "ADWIN", "ddm": "DDM", "hddm_a": "HDDM-A", "error_rate": "error rate against the reference", "ks": "Kolmogorov–Smirnov",
+    "psi": "population stability", "mmd": "maximum mean discrepancy", "calibration_slope_upper": "calibration slope, upper end of the interval",
+    "ece_lower_bound": "ECE, lower bound", "none": "no test was made", "prompt_length": "prompt length", "completion_length": "completion length",
+}  # fmt: skip
+
+
+def missing(words: str) -> Element:
+    return el("p", el("strong", "Too little data. "), words, class_="missing")
+
+
+def badge(verdict: str, words: str | None = None) -> Element:
+    verdict = Verdict(verdict)
+    return el("span", el("span", SIGNS[verdict], aria_hidden="true"), f" {words or verdict}", class_=f"badge {verdict}")
+
+
+def named(name: str) -> str:
+    return WORDS.get(name, name.replace("_", " "))
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(named(name) for name in names)
+
+
+def number(interval: Interval) -> str:
+    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+def share(value: float) -> str:
+    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def value_of(value: float | None) -> str:
+    return "–" if value is None or pd.isna(value) else f"{value:.3g}"
+
+
+def p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,235 @@
+"""The day's page: three parts, nothing from elsewhere, no prompt that becomes markup, and words where numbers are missing."""
+
+import re
+from dataclasses import replace
+from datetime import date
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.clusters import ClusterParams
+from rlhf_pipeline.drift.html_report import DayEvidence, html_report
+from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.report import DriftParams, drift_report
+from rlhf_pipeline.drift.stream import error_stream, scan
+from rlhf_pipeline.records import DriftEvent, Interval
+
+MODEL, DAY = "demo.reward_model@3", "2026-01-05"
+NASTY = '<script>alert("x")</script> & <img src=http://evil.example/x onerror=alert(1)> what then?'
+ASKED = (
+    "Explain to a child why the sky is blue.",
+    "Write a polite mail that declines a meeting on Friday.",
+    "Give me a recipe with lentils for four people.",
+    "What is the capital of Australia, and since when?",
+)
+PARTS = {"drift-over-time", "semantic-clusters", "calibration"}
+VOID = {"meta", "br", "hr", "input", "img", "link", "col"}
+
+
+class Page(HTMLParser):
+    """What a browser would find: which elements, attributes and text, and whether every element is closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attributes(self, name: str) -> list[str]:
+        return [found[name] or "" for _, found in self.elements if name in found]
+
+
+def day_window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], name: str) -> Window:
+    """Prompts of four kinds; of kind i a share errors[i] of the predictions is wrong."""
+    rng = np.random.default_rng(seed)
+    kind = np.repeat(np.arange(len(sizes)), sizes)
+    n = len(kind)
+    rows = pd.DataFrame(
+        {
+            "comparison_id": [f"{name}{k}-{i:04d}" for i, k in enumerate(kind)],
+            "prompt_id": [f"{name}p{i}" for i in range(n)],
+            "prompt_length": [len(ASKED[k]) for k in kind] + rng.poisson(4, size=n),
+            "completion_length": rng.poisson(180, size=n),
+            "p": rng.beta(2, 2, size=n).clip(0.02, 0.98),
+            "error": (rng.random(n) < np.array(errors)[kind]).astype(float),
+            "n_votes": 1,
+            "embedding_row": np.arange(n),
+        }
+    )
+    return Window(MODEL, rows, (6 * np.eye(len(sizes), 24)[kind] + rng.normal(size=(n, 24))).astype(np.float32))
+
+
+def evidence(prompt: str | None = None) -> DayEvidence:
+    """A day on which one kind of prompts doubled and got worse, after four quiet ones."""
+    rng = np.random.default_rng(7)
+    reference = day_window(0, (80, 80, 80, 80), (0.22,) * 4, "r")
+    current = day_window(1, (150, 40, 60, 50), (0.6, 0.2, 0.25, 0.2), "c")
+    p = current.rows["p"].to_numpy()
+    wrong = current.rows["error"].to_numpy()
+    judged = pd.DataFrame({"p": p, "outcome": np.where(p > 0.5, 1 - wrong, wrong), "group": current.rows["comparison_id"]})
+    reflections = pd.DataFrame(
+        {
+            "seq": np.arange(1, 1501),
+            "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1500)],
+            "reward_model": MODEL,
+            "is_error": pd.array(np.concatenate([rng.random(1200) < 0.22, rng.random(300) < 0.45]), dtype="boolean"),
+        }
+    )
+    errors = error_stream(reflections, MODEL)
+    found = scan(errors, model_version=MODEL)
+    failed = {"name": "calibration_slope_upper", "passed": False, "value": 0.41, "threshold": 0.8}
+    passed = {"name": "ece_lower_bound", "passed": True, "value": 0.031, "threshold": 0.05}
+    calibration = DriftEvent(
+        kind="calibration", model_version=MODEL, detector="calibration_slope_upper", params_hash="h", stream="calibration", seq=1500,
+        day=date(2026, 1, 5), evidence={},
+    )  # fmt: skip
+    events = [*found.events, calibration]
+    report = drift_report(
+        DAY, model_version=MODEL, reference=reference, current=current, events=events, warnings=found.warnings,
+        calibration_tests=[failed, passed], last_seq=1500, params=DriftParams(),
+    )  # fmt: skip
+    metric = {"column": "prompt_length", "method": "ks", "threshold": 0.01}
+    return DayEvidence(
+        project="demo",
+        day=DAY,
+        report=report,
+        reference=reference,
+        current=current,
+        judged=judged,
+        errors=errors,
+        events=events,
+        warnings=found.warnings,
+        noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
+        texts=lambda ids: {i: (prompt or f"{ASKED[int(i[1])]} ({i})", prompt or "Certainly! Here it is.") for i in ids},
+        data_drift={"metrics": [{"config": metric, "value": 1e-7}, {"config": metric | {"column": "confidence"}, "value": 0.4}]},
+        files=[f"calibration_{DAY}.json", f"data_drift_{DAY}.json"],
+    )
+
+
+def nothing() -> DayEvidence:
+    return DayEvidence("demo", DAY, drift_report(DAY, model_version=None, reference=None, current=None))
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    return html_report(evidence())
+
+
+def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -> None:
+    page = Page(source)
+    assert page.open == []
+    assert source.startswith('<!doctype html>\n<html lang="en">')
+    assert set(page.attributes("id")) >= PARTS
+    assert len(page.attributes("id")) == len(set(page.attributes("id")))
+    pictures = [found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"]
+    assert len(pictures) == 3
+    assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
+    assert [tag for tag, _ in page.elements].count("h1") == 1
+    assert {found.get("scope") for tag, found in page.elements if tag == "th"} == {"row", "col"}
+
+
+@pytest.mark.parametrize("made", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"])
+def test_nothing_is_fetched_and_nothing_runs(made) -> None:
+    source = html_report(made())
+    page = Page(source)
+    assert not {tag for tag, _ in page.elements} & {"script", "img", "link", "iframe", "object", "embed", "base", "form", "use", "image"}
+    names = {name for _, found in page.elements for name in found}
+    assert not {n for n in names if n.startswith("on") or n in {"src", "srcset", "style", "action", "xlink:href"}}
+    assert all(target.startswith("#") for target in page.attributes("href"))
+    style = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
+    assert style
+    assert not re.search(r"url\(|@import|@font-face|expression\(|https?:", style[1])
+    assert set(page.attributes("href")) <= {f"#{name}" for name in page.attributes("id")}
+
+
+def test_a_prompt_is_shown_as_it_is_and_never_becomes_markup() -> None:
+    source = html_report(evidence(NASTY))
+    assert "<script" not in source
+    assert "<img" not in source
+    assert NASTY in Page(source).text
+    assert [tag for tag, _ in Page(source).elements] == [tag for tag, _ in Page(html_report(evidence("x"))).elements]
+
+
+def test_a_long_prompt_is_cut() -> None:
+    page = Page(html_report(evidence("x" * 5000)))
+    assert max(len(text) for text in page.texts) < 1000
+    assert "x" * (PROMPT_WIDTH - 1) + " …" in page.text
+
+
+def test_the_verdict_is_said_in_words_and_the_worst_cluster_first(source: str) -> None:
+    page = Page(source)
+    assert f"{DAY} ✕ drift" in page.text
+    assert "got worse and grew" in page.text
+    rows = page.text[page.text.index("Clusters, reference against day") :]
+    assert rows.index("got worse and grew") < rows.index("steady")
+    assert ASKED[0] in rows[: rows.index("steady")]
+    assert "calibration slope, upper end of the interval ✕ drift 0.41 0.8" in page.text
+    assert "ECE, lower bound ✓ stable 0.031 0.05" in page.text
+    assert re.search(r"ADWIN ✕ drift .*? drift at vote 1,\d+, since about 1,\d+", page.text)
+    assert "prompt length ks < 0.001 0.01 yes" in page.text
+
+
+def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> None:
+    page = Page(html_report(nothing()))
+    assert page.open == []
+    assert set(page.attributes("id")) >= PARTS
+    assert "? insufficient" in page.text
+    assert page.text.count("Too little data.") >= 4
+    for words in ("no error to draw", "reference window has 0 embedded prompts", "no reference window", "day has 0 judged predictions"):
+        assert words in page.text, words
+    assert "nan" not in page.text.lower().replace("hand", "").split()
+    assert [tag for tag, found in page.elements if tag == "svg"] == []
+
+
+def test_parts_are_missing_one_by_one() -> None:
+    full = evidence()
+    few = html_report(replace(full, judged=full.judged.iloc[:20], errors=full.errors.iloc[:5], events=(), warnings=()))
+    text = Page(few).text
+    assert "The day has 20 judged predictions; 50 are needed" in text
+    assert "fewer than 30 votes: no rate is drawn yet" in text
+    assert "Clusters, reference against day" in text
+    assert re.search(r"Brier score \(0.25 is a coin\) 0\.\d+ \([\d. to]+\) too few", text)
+
+
+def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
+    page = Page(html_report(evidence(), ClusterParams(min_in_cluster=60)))
+    table = page.text[page.text.index("Share predicted right") :]
+    assert "too few" in page.text[page.text.index("Clusters, reference") : page.text.index("A cluster grew")]
+    for few, n in re.findall(r"(too few|\d[\d.]* % \([^)]*\)) (\d+)", table[: table.index("Calibration tests")]):
+        assert (few == "too few") == (int(n) < 10)
+
+
+def test_the_same_evidence_gives_the_same_bytes(source: str) -> None:
+    assert html_report(evidence()) == source
+    assert len(source.encode()) < 150_000
+
+
+def test_a_stream_of_many_days_and_votes_stays_small() -> None:
+    n = 50_000
+    errors = pd.DataFrame(
+        {"seq": np.arange(n), "day": [f"2026-{1 + i // 25_000:02d}-{1 + i // 2000 % 28:02d}" for i in range(n)], "error": 0.0}
+    )
+    source = html_report(replace(evidence(), errors=errors, events=(), warnings=()))
+    assert len(source.encode()) < 150_000
+    assert "vote seq 30,000 to 49,999" in source
