@@ -19,12 +19,19 @@ def replay(
         bool,
         typer.Option("--unfinished", help="Also days of an import that was killed or failed, with those of their votes that came in."),
     ] = False,
+    never_asked: Annotated[
+        bool, typer.Option("--never-asked", help="Also imported days for which no replay was asked: those of `import votes --no-replay`.")
+    ] = False,
 ) -> None:
     """Replay the imported days that wait, oldest first; after a kill or a failure a second call goes on from there."""
     workspace = Workspace.here()
     workspace.store.migrate()
     if unfinished:
         take_unfinished(workspace)
+    if never_asked:
+        days = workspace.store.replays.never_asked()
+        workspace.store.replays.ask(days)
+        typer.echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "every imported day was asked for")
     sys.exit(replay_pending(workspace))
 
 

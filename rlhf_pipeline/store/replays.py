@@ -35,6 +35,13 @@ class Replays:
         """Days that were replayed and not asked for since, oldest first."""
         return self._days("done")
 
+    def never_asked(self) -> list[str]:
+        """Days of imported votes whose replay nobody asked for, oldest first."""
+        asked = select(literal(1)).where(self._database.mine(replays), replays.c.day == votes.c.day)
+        imported = self._database.mine(votes), votes.c.origin == "import", votes.c.voted_at.is_not(None)
+        with self._database.reading() as connection:
+            return sorted(connection.execute(select(votes.c.day).where(*imported, ~asked.exists()).distinct()).scalars())
+
     def first_waiting_seq(self, after_day: str, *, up_to_seq: int) -> int | None:
         """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`; None where there is none."""
         of_day = and_(self._database.mine(votes), votes.c.day == replays.c.day, votes.c.seq <= up_to_seq, votes.c.voted_at.is_not(None))

@@ -277,6 +277,21 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
         assert store.imports.unfinished() == []
 
 
+def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLHF_HOME", str(home))
+    monkeypatch.setattr("rlhf_pipeline.cli.replay.replay_pending", lambda workspace: 0)
+    with_pairs(rlhf, tmp_path)
+    rlhf("votes", write_csv(tmp_path / "votes.csv", [vote(n) for n in range(300)]), "--no-replay", "--keep-annotators")
+    with store_of(home) as store:
+        assert store.replays.pending() == []
+    said = CliRunner().invoke(app, ["replay", "--never-asked"], catch_exceptions=False)
+    with store_of(home) as store:
+        days = store.replays.pending()
+    assert len(days) > 1
+    assert said.output == f"asked for: {len(days)} days from {days[0]} to {days[-1]}\n"
+    assert CliRunner().invoke(app, ["replay", "--never-asked"]).output == "every imported day was asked for\n"
+
+
 def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     with store_of(home) as store:

@@ -39,6 +39,17 @@ def test_days_wait_oldest_first_until_they_are_done(store: Store) -> None:
     assert store.replays.pending() == list(DAYS)
 
 
+def test_imported_days_nobody_asked_for_are_known(store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Any) -> None:
+    store.comparisons.publish(imported(make_comparisons), published_at=NOW)
+    live = vote(make_vote, "c2", DAYS[2], origin="api")
+    store.votes.cast_many([vote(make_vote, "c0", DAYS[1]), vote(make_vote, "c1", DAYS[0]), vote(make_vote, "c1", None), live])
+    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]  # neither the undated vote nor the live one makes a day
+    store.replays.ask([DAYS[0]])
+    assert store.replays.never_asked() == [DAYS[1]]
+    store.replays.done(DAYS[0])
+    assert store.replays.never_asked() == [DAYS[1]]
+
+
 def test_a_step_is_leased_to_one_caller_until_the_lease_runs_out(store: Store) -> None:
     store.replays.ask([DAYS[0]])
     take = [store.replays.lease(DAYS[0], "feedback:1", now=NOW, lease=MINUTE) for _ in range(2)]
