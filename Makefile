@@ -31,15 +31,13 @@ demo: install ## run the whole loop for several simulated days; again = further 
 	@$(BIN)/rlhf demo
 
 demo-clean: ## delete all state of the demo (RLHF_HOME)
-	@if [ -f "$$RLHF_HOME/demo_state.json" ] && grep -qs '"server_url"' "$$RLHF_HOME/project.json"; then
-		[ -x $(BIN)/rlhf ] || { echo "$$RLHF_HOME has its databases on a Postgres server. Run 'make install', then 'make demo-clean' again."; exit 1; }
-		exec $(BIN)/rlhf demo --clean
-	fi
-	if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
-		if [ ! -f "$$RLHF_HOME/store.db" ] || [ ! -f "$$RLHF_HOME/demo_state.json" ]; then
+	@if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
+		if [ ! -f "$$RLHF_HOME/demo_state.json" ] || { [ ! -f "$$RLHF_HOME/store.db" ] && ! grep -qs '"server_url"' "$$RLHF_HOME/project.json"; }; then
 			echo "$$RLHF_HOME was not made by the demo (no store.db and demo_state.json in it): nothing deleted. Check RLHF_HOME, or delete it yourself."
 			exit 1
 		fi
+		[ -x $(BIN)/rlhf ] || { echo "$$RLHF_HOME may hold votes of people, which rlhf asks its store. Run 'make install', then 'make demo-clean' again."; exit 1; }
+		exec $(BIN)/rlhf demo --clean
 	fi
 	rm -rf -- "$$RLHF_HOME"
 	echo "$$RLHF_HOME deleted; .venv kept"

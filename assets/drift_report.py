@@ -149,7 +149,7 @@ def _evidence(
         noise_ceiling=noise_ceiling(votes),
         texts=lambda ids: {row.comparison_id: (row.prompt, row.completion_a) for row in store.comparisons.with_ids(ids).itertuples()},
         data_drift=data_drift,
-        files=list(evidently),
+        files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
     return found, evidently
 

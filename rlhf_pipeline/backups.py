@@ -165,11 +165,13 @@ def restore(
     return manifest
 
 
-def put_facts(folder: Path, home: Path, *, server_url: SecretStr | None = None, database_prefix: str | None = None) -> None:
+def put_facts(
+    folder: Path, home: Path, *, home_id: str | None = None, server_url: SecretStr | None = None, database_prefix: str | None = None
+) -> None:
     """The last step of a restore: from here on the home is a project again."""
     facts = HomeFacts.of(folder)
     assert facts is not None  # the manifest names it
-    facts.model_copy(update={"server_url": server_url, "database_prefix": database_prefix}).write(home)
+    facts.model_copy(update={"home_id": home_id, "server_url": server_url, "database_prefix": database_prefix}).write(home)
 
 
 def _claim(folder: Path, home: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import secrets
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -35,7 +37,7 @@ TELEMETRY_OFF = {
 
 
 class HomeFacts(BaseModel):
-    """What a home knows of itself, whoever opens it: its one project, its first day, where its databases are.
+    """What a home knows of itself, whoever opens it: its name among homes, its one project, its first day, where its databases are.
 
     Dagster's partitions and history below a home belong to one project, so a home holds one. Written by `rlhf init` and by
     imports of older days; a setting that contradicts it is refused, one that is given beside it wins.
@@ -45,6 +47,11 @@ class HomeFacts(BaseModel):
 
     organization: str
     project: str
+    home_id: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]+$",
+        description="random; marks the home's databases on a server; None for a home of before there were such ids",
+    )
     start_day: date | None = Field(default=None, description="first day of an import, where it lies before the setting's default")
     server_url: SecretStr | None = Field(default=None, description="Postgres server that holds the home's databases")
     database_prefix: str | None = Field(default=None, description="of their names on that server")
@@ -65,6 +72,10 @@ class HomeFacts(BaseModel):
             raise ConfigurationError(
                 f"{path} cannot be read: {cause.strerror or cause}. Make it readable, or name another home."
             ) from cause
+
+    def named(self) -> Self:
+        """With an id, where it had none."""
+        return self if self.home_id else self.model_copy(update={"home_id": secrets.token_hex(8)})
 
     def write(self, home: Path) -> None:
         """Whole or not at all; readable by its owner alone, because the server's URL may hold a password."""
@@ -277,8 +288,11 @@ def split_url(url: str) -> SplitResult:
             "cannot be read as scheme://user:password@host:port. Percent-encode what user and password hold of "
             "@ (%40), / (%2F), ? (%3F), # (%23), [ (%5B), ] (%5D) and blanks (%20); the port is a number."
         ) from None
-    if "password" in parse_qs(parts.query):
-        raise ValueError("says a password behind the question mark, where it would be shown. Write user:password@ before the host.")
+    if any("password" in key.lower() for key in parse_qs(parts.query)):
+        raise ValueError(
+            "says a password behind the question mark, where it would be shown. Write user:password@ before the host; that of a key "
+            "(sslpassword) belongs into a service file (?service=name, PGSERVICEFILE)."
+        )
     return parts
 
 
@@ -296,13 +310,24 @@ def share_cores() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+_NAMES = re.compile(r"""\"[^"]{2,}"|'(?!<)[^']{2,}'""")  # what PyYAML quotes of a file; '<scalar>' and single signs are its own
+
+
 def _yaml_values(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.MarkedYAMLError as cause:
+        # Neither the line nor a name in it is repeated, here or as a cause: they may be a password or a key.
+        mark = cause.problem_mark or cause.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigurationError(
+            f"{path} is not readable YAML: {_NAMES.sub('…', cause.problem or 'it breaks off')}{place}. "
+            "Correct it, or put the value in single quotes."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
-        raise ConfigurationError(f"{path} is not readable YAML: {cause}") from cause
+        raise ConfigurationError(f"{path} is not readable YAML: {cause}. Write it as UTF-8 without control characters.") from None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} must hold `setting: value` lines, not a {type(values).__name__}.")
     return dict(values)

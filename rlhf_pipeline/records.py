@@ -145,9 +145,11 @@ class Interval(Record):
     high: float
     n: int
     level: float = 0.95
+    few_groups: int | None = Field(default=None, description="groups of the observations, where so few that they may all be alike")
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        few = "" if self.few_groups is None else f" within {self.few_groups} group{'s' if self.few_groups > 1 else ''}"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]{few}"
 
 
 class CalibrationMetrics(Record):

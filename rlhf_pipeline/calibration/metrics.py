@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.reward_model.base import finite
-from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, group_sums, percentiles, resampled_sums
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, percentiles, resampled_totals, wilson_bounds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -118,18 +118,18 @@ def calibration_metrics(
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
     bins = {"ece_equal_width": equal_width(rows), "ece_equal_mass": equal_mass(rows)}
     means = {"accuracy": rows.right, "brier": _squares(rows), "log_loss": _log_losses(rows)}
-    # One matrix of sums per group, so that every metric is drawn from the same resamples.
-    blocks = {name: _gap_sums(rows, bins[name]) for name in bins}
-    blocks |= {name: group_sums((values * rows.weight)[:, None], rows.group) for name, values in means.items()}
-    blocks["mass"] = group_sums(rows.weight[:, None], rows.group)
-    drawn = resampled_sums(np.concatenate(list(blocks.values()), axis=1), params)
+    # One matrix of all parts of each row, so that every metric is drawn from the same resamples.
+    blocks = {name: _gaps(rows, bins[name]) for name in bins}
+    blocks |= {name: (values * rows.weight)[:, None] for name, values in means.items()}
+    blocks["mass"] = rows.weight[:, None]
+    drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     parts = dict(zip(blocks, np.split(drawn, np.cumsum([b.shape[1] for b in blocks.values()])[:-1], axis=1), strict=True))
     # An ECE is a sum of sizes of gaps, a mean a single sum that keeps its sign: none of the three can be negative.
     resampled = {name: np.abs(parts[name]).sum(axis=1) / parts["mass"][:, 0] for name in (*bins, *means)}
     values = {name: _ece(rows, bins[name]) for name in bins}
     values |= {name: float(blocks[name].sum() / blocks["mass"].sum()) for name in means}
-    count = len(rows.right) if n is None else n
-    return CalibrationMetrics(n=count, **{name: percentiles(values[name], resampled[name], count, params) for name in values})
+    count, n_groups = len(rows.right) if n is None else n, int(rows.group.max()) + 1
+    return CalibrationMetrics(n=count, **{name: percentiles(values[name], resampled[name], count, params, n_groups) for name in values})
 
 
 def reliability_table(
@@ -144,7 +144,7 @@ def reliability_table(
         inside = bins == k
         part = Rows(rows.confidence[inside], rows.right[inside], rows.weight[inside], rows.group[inside])
         confidence, accuracy = part.mean
-        low, high = _wilson(accuracy, len(np.unique(part.group)), params.level)
+        low, high = wilson_bounds(accuracy, len(np.unique(part.group)), params.level)
         table.append(
             ReliabilityBin(
                 low=0.5 + k / (2 * n_bins),
@@ -152,8 +152,8 @@ def reliability_table(
                 n=int(inside.sum()),
                 mean_confidence=confidence,
                 accuracy=accuracy,
-                accuracy_low=low,
-                accuracy_high=high,
+                accuracy_low=float(low),
+                accuracy_high=float(high),
             )
         )
     return tuple(table)
@@ -184,18 +184,6 @@ def _bin_gaps(rows: Rows, bins: Ints) -> tuple[Floats, Floats, Floats]:
     return accuracy - confidence, mass[kept] / mass.sum(), accuracy * (1 - accuracy) / effective
 
 
-def _gap_sums(rows: Rows, bins: Ints) -> Floats:
-    """Each group's part of each bin's gap, (G, n_bins): bins stay as they are, resamples draw their gaps anew."""
-    n_groups, n_bins = int(rows.group.max()) + 1, int(bins.max()) + 1
-    cell = rows.group * n_bins + bins
-    gaps = np.bincount(cell, weights=rows.weight * (rows.right - rows.confidence), minlength=n_groups * n_bins)
-    return np.asarray(gaps.reshape(n_groups, n_bins))
-
-
-def _wilson(share: float, n: int, level: float) -> tuple[float, float]:
-    from scipy.stats import norm
-
-    z2 = float(norm.ppf(0.5 + level / 2)) ** 2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n))) / (1 + z2 / n)
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+def _gaps(rows: Rows, bins: Ints) -> Floats:
+    """Each row's part of each bin's gap, (n, n_bins): bins stay as they are, resamples draw their gaps anew."""
+    return np.asarray((bins[:, None] == np.arange(int(bins.max()) + 1)) * (rows.weight * (rows.right - rows.confidence))[:, None])

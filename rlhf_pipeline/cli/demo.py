@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +12,8 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise, prepare
-from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.config import HomeFacts, Settings, on_server
+from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import Store, copying
@@ -56,33 +57,61 @@ def claim(workspace: Workspace) -> None:
 def delete(workspace: Workspace) -> None:
     """The demo's home, and the databases that the home remembers on a server; a server that only a setting names is left alone.
 
-    Raises ConfigurationError for a home that the demo did not make, and where people's votes lie on the server.
+    Raises ConfigurationError for a home that the demo did not make, and where people's votes or imports lie in its store.
     """
     settings = workspace.settings
     facts = HomeFacts.of(settings.home)
     server = facts.server_url if facts else None
-    if not settings.demo_state.exists() or (server is None and not (settings.home / "store.db").exists()):
+    store = settings.home / "store.db"
+    if not settings.demo_state.exists() or (server is None and not store.exists()):
         raise ConfigurationError(f"{settings.home} was not made by the demo: nothing deleted. Check RLHF_HOME, or delete it yourself.")
+    if store.exists():
+        _refuse_a_file_with_others_work(settings.home, f"sqlite:///{store}")
     if facts is not None and server is not None:
         _drop(settings, facts, server)
     shutil.rmtree(settings.home)
     typer.echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
 
 
+def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
+    try:
+        found = _others_work(url)
+    except StoreError as cause:
+        raise ConfigurationError(
+            f"{home} cannot be asked whether it holds votes of people: nothing deleted. {cause} Or delete {home} yourself."
+        ) from cause
+    if found:
+        raise ConfigurationError(
+            f"{home} holds {' and '.join(found)}, which nothing can make again: nothing deleted. "
+            f"Take them with `rlhf storage backup`, then delete {home} yourself."
+        )
+
+
 def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
     prefix = facts.database_prefix or settings.database_prefix
-    remembered = {"server_url": server, "database_prefix": prefix, "database_url": None}
-    on_it = settings.model_copy(update=remembered)
-    if copying.has_tables(on_it.store_url):
-        with Workspace(on_it).store as store:
-            others = _others(store)
-        if others:
-            raise ConfigurationError(
-                f"The databases {prefix}_… of {settings.home} hold {' and '.join(others)} votes, which nothing can make again: nothing deleted. "
-                f"Take them with `rlhf storage backup`, drop {prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
-            )
-    dropped = ServerDatabases(server.get_secret_value(), prefix, facts.organization, facts.project).drop()
+    found = _others_work(on_server(server, f"{prefix}_store"))
+    if found:
+        raise ConfigurationError(
+            f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which nothing can make again: nothing deleted. "
+            f"Take them with `rlhf storage backup`, drop {prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
+        )
+    dropped = ServerDatabases(server.get_secret_value(), prefix, facts.organization, facts.project, facts.home_id).drop()
     typer.echo(f"dropped the databases {', '.join(dropped)}" if dropped else f"the databases {prefix}_… were gone already")
+
+
+def _others_work(url: str) -> list[str]:
+    """What a store holds that no further demo can make: votes of anybody but simulated annotators, and imports; of whatever project."""
+    if not copying.has_tables(url):
+        return []
+    kinds: set[AnnotatorKind] = set()
+    n_imported = 0
+    with Store.open(url, organization="any", project="any") as anybody:
+        projects = anybody.projects()
+    for organization, project in projects:
+        with Store.open(url, organization=organization, project=project) as store:
+            kinds |= set(_others(store))
+            n_imported += store.comparisons.n_imported()
+    return [f"{kind} votes" for kind in sorted(kinds)] + [f"{n_imported:,} imported comparisons"] * (n_imported > 0)
 
 
 def _others(store: Store) -> list[AnnotatorKind]:

@@ -1,6 +1,8 @@
 """`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion version 1."""
 
 import re
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 from pydantic import SecretStr
@@ -21,14 +23,18 @@ storage:
 """
 
 
-def init() -> None:
+def init(
+    join: Annotated[
+        bool, typer.Option("--join", help="Take on the databases of a home that is lost or elsewhere, instead of making new ones.")
+    ] = False,
+) -> None:
     """Make the databases and Dagster's home below RLHF_HOME and register the first policy. Safe to repeat."""
-    initialise(Workspace.here())
+    initialise(Workspace.here(), join=join)
 
 
-def initialise(workspace: Workspace) -> None:
+def initialise(workspace: Workspace, *, join: bool = False) -> None:
     settings = workspace.settings
-    prepare(workspace)
+    prepare(workspace, join=join)
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
@@ -38,26 +44,51 @@ def initialise(workspace: Workspace) -> None:
     typer.echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
 
 
-def prepare(workspace: Workspace) -> None:
+def prepare(workspace: Workspace, *, join: bool = False) -> None:
     """What is cheap of `initialise`: databases, tables, Dagster's home and the facts of the home; no model. Safe to repeat.
 
-    Raises ConfigurationError for a home of another project and for one whose rows lie in SQLite when a server is named.
+    `join` makes this home another one of those whose the databases on the server are. Raises ConfigurationError for a home of
+    another project, for one whose rows lie in SQLite when a server is named, and where there is nothing to join.
     """
     settings = workspace.settings
     facts = HomeFacts.of(settings.home)
     if settings.server_url is not None:
         _refuse_to_leave_rows_behind(workspace, facts)
-        make_databases(settings, settings.server_url)
+        make_databases(settings, settings.server_url, join=join)
+    elif join:
+        raise ConfigurationError("There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the other home's databases.")
     _make_dagster_home(settings)
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
         _refuse_another_projects_home(workspace)
-    remember(settings, facts)
+    remember(settings, HomeFacts.of(settings.home))
 
 
-def make_databases(settings: Settings, server_url: SecretStr) -> None:
-    """The three databases on the server, where they are missing."""
-    made = ServerDatabases(server_url.get_secret_value(), settings.database_prefix, settings.organization, settings.project).make()
+def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = False) -> None:
+    """The three databases on the server, where they are missing. The home knows its id before they bear it, whatever kills this."""
+    facts = HomeFacts.of(settings.home)
+    databases = databases_of(settings, server_url, facts.home_id if facts else None)
+    with databases.asked() as theirs:
+        # Read again: whoever else makes this very home may have named it meanwhile.
+        facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+        if join and theirs is None:
+            raise ConfigurationError(
+                f"There is nothing to join: no home has databases {settings.database_prefix}_… there. Check RLHF_SERVER_URL and "
+                "RLHF_DATABASE_PREFIX, or leave --join out: then this home gets them."
+            )
+        known = facts.model_copy(update={"home_id": theirs}) if join else facts.named()
+        if theirs in (None, known.home_id) and known != facts:
+            known.write(settings.home)
+    make_marked(replace(databases, home_id=known.home_id))
+
+
+def databases_of(settings: Settings, server_url: SecretStr, home_id: str | None) -> ServerDatabases:
+    return ServerDatabases(server_url.get_secret_value(), settings.database_prefix, settings.organization, settings.project, home_id)
+
+
+def make_marked(databases: ServerDatabases) -> None:
+    """Make what is missing of them, and say so."""
+    made = databases.make()
     if made:
         typer.echo(f"made the databases {', '.join(made)}")
 
@@ -65,7 +96,7 @@ def make_databases(settings: Settings, server_url: SecretStr) -> None:
 def remember(settings: Settings, facts: HomeFacts | None) -> None:
     """Write what the home knows of itself, where that is new."""
     on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix} if settings.server_url else {}
-    known = facts or HomeFacts(organization=settings.organization, project=settings.project)
+    known = (facts or HomeFacts(organization=settings.organization, project=settings.project)).named()
     wanted = known.model_copy(update=on_server)
     if wanted != facts:
         wanted.write(settings.home)

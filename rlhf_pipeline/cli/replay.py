@@ -25,13 +25,13 @@ def replay(
 ) -> None:
     """Replay the imported days that wait, oldest first; after a kill or a failure a second call goes on from there."""
     workspace = Workspace.here()
-    workspace.store.migrate()
+    workspace.require_initialised()
     if unfinished:
         take_unfinished(workspace)
     if never_asked:
         days = workspace.store.replays.never_asked()
         workspace.store.replays.ask(days)
-        typer.echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "every imported day was asked for")
+        typer.echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "no imported day was left out")
     sys.exit(replay_pending(workspace))
 
 

@@ -18,12 +18,11 @@ from rlhf_pipeline import backups, protocols
 from rlhf_pipeline.cli import soundness
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
-from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, make_databases, prepare
-from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings, on_server
+from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
+from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
 from rlhf_pipeline.store import Store, copying, dumping
-from rlhf_pipeline.store.server import ServerDatabases
 
 app = typer.Typer(help="Databases and files of the home: check, back up, restore, move to Postgres.", no_args_is_help=True)
 DAEMON_BEATS_S = 30  # how often Dagster's daemon says that it lives
@@ -70,13 +69,14 @@ def restore(
         refuse_while_active(settings)  # before they become the backup's: the runs are those of what is there
     settings = settings.model_copy(update={"organization": manifest.organization, "project": manifest.project})
     workspace = Workspace(settings)
+    home_id = _home_id(folder, settings)
     if settings.server_url is not None:
-        make_databases(settings, settings.server_url)
+        make_marked(databases_of(settings, settings.server_url, home_id))
     makers = {"mlflow": make_tables, "dagster": lambda url: _make_dagster_tables(settings)}
     with _bar("restore") as progress:
         backups.restore(folder, settings.home, _urls(settings), makers, replace=replace, progress=progress)
     prefix = settings.database_prefix if settings.server_url else None
-    backups.put_facts(folder, settings.home, server_url=settings.server_url, database_prefix=prefix)
+    backups.put_facts(folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix)
     prepare(workspace)
     workspace.store.close()
     typer.echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
@@ -107,7 +107,9 @@ def migrate(
     target = Workspace(settings.model_copy(update={"server_url": server}))
     refuse_while_active(source.settings)
     source.store.migrate()
-    databases = ServerDatabases(server.get_secret_value(), settings.database_prefix, settings.organization, settings.project)
+    facts = facts.named()
+    facts.write(settings.home)  # before the databases bear its id, so that a move that was killed finds them again
+    databases = databases_of(settings, server, facts.home_id)
     databases.make(filling=True)
     with copying.standing_still(source.store.database) as seal, _bar("moving") as progress:
         tables = _move(source.settings, target.settings, progress)
@@ -118,6 +120,22 @@ def migrate(
     prepare(target)
     _show(tables)
     typer.echo(f"{settings.home} uses {target.store.database.where} from now on. Its SQLite files stay as they were and refuse new votes.")
+
+
+def _home_id(backup: Path, settings: Settings) -> str | None:
+    """What a restored home is called; None where neither it nor its backup has an id: then it gets one at the end.
+
+    The databases that it replaces must be its own: those of the home that is there, of one that an earlier restore set aside (it may
+    have been killed after that), or of the backed up one, which is lost or on another machine. What they are called stays.
+    """
+    own = sorted(settings.home.glob(f"replaced-*/{HOME_FACTS}"), reverse=True)
+    homes = [settings.home, *(path.parent for path in own), backup]
+    known = [facts.home_id for facts in map(HomeFacts.of, homes) if facts is not None and facts.home_id is not None]
+    if settings.server_url is not None:
+        with databases_of(settings, settings.server_url, None).asked() as theirs:
+            if theirs in known:
+                return theirs
+    return next(iter(known), None)
 
 
 def _move(source: Settings, target: Settings, progress: protocols.Progress) -> list[copying.CopiedTable]:

@@ -14,6 +14,7 @@ from rlhf_pipeline.drift.reliability import MIN_IN_BIN
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.wording import named
 from rlhf_pipeline.records import DriftEvent, Interval, ReliabilityBin
+from rlhf_pipeline.votes.intervals import wilson_bounds
 
 TRAILING = 100  # votes of the moving error rate
 MAX_VOTES, MAX_POINTS = 20_000, 600  # more votes are not drawn, more points are not seen
@@ -37,17 +38,17 @@ class Scale:
 def timeline(
     errors: pd.DataFrame, events: Sequence[DriftEvent], warnings: Sequence[StreamWarning], *, day: str, noise_ceiling: Interval | None
 ) -> Element:
-    """Trailing error rate in vote order with its 95 % band, a lane of signals for each detector above it.
+    """Trailing error rate in vote order with its 95 % band (the votes taken one by one), a lane of signals for each detector above it.
 
     `errors`: seq, day, error in any order, not empty. Of a longer stream the last MAX_VOTES are drawn.
     """
     rows = errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
     trailing = rows["error"].astype(float).rolling(TRAILING, min_periods=min(30, TRAILING))
     mean, n = trailing.mean(), trailing.count()
-    half = 1.96 * np.sqrt(mean * (1 - mean) / n)
+    low, upper = wilson_bounds(mean, n)
     lanes = [*DETECTORS, "calibration"]
     top = 40 + 22 * len(lanes)
-    high = float(np.ceil(max(0.5, np.nanmax((mean + half).fillna(0))) * 10) / 10)
+    high = float(np.ceil(max(0.5, np.nanmax(upper.fillna(0))) * 10) / 10)
     x, y = Scale(rows["seq"].min(), rows["seq"].max(), 90, 945), Scale(0, high, top + 210, top)
     drawn = np.unique(np.linspace(0, len(rows) - 1, min(MAX_POINTS, len(rows))).astype(int))
     drawn = drawn[mean.iloc[drawn].notna().to_numpy()]
@@ -58,7 +59,7 @@ def timeline(
         _days(rows, x, day, top),
         _grid_y(y, np.arange(0, high + 0.01, 0.1), 90, 945),
         _ceiling(noise_ceiling, y),
-        _curve([(x(rows["seq"].iloc[i]), y(mean.iloc[i]), y((mean + half).iloc[i]), y((mean - half).iloc[i])) for i in drawn]),
+        _curve([(x(rows["seq"].iloc[i]), y(mean.iloc[i]), y(upper.iloc[i]), y(low.iloc[i])) for i in drawn]),
         [
             mark
             for i, name in enumerate(lanes)

@@ -23,6 +23,7 @@ from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.wording import badge, listed, named, share
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval, Verdict
+from rlhf_pipeline.votes import interval_of_mean
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ MEANING = {
 class DayEvidence:
     """All that a day's page is made of. `report` has the schema DRIFT_REPORTS and one overall row.
 
-    `judged`: columns p, outcome, group of the day's votes. `errors`: seq, day, error of the model's stream up to the day.
+    `judged`: columns p, outcome, group, error of the day's votes. `errors`: seq, day, error of the model's stream up to the day.
     `texts`: comparison ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's report as JSON,
     `files`: names of what lies beside the page.
     """
@@ -48,7 +49,7 @@ class DayEvidence:
     report: pd.DataFrame
     reference: Window | None = None
     current: Window | None = None
-    judged: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": []}))
+    judged: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": [], "error": []}))
     errors: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"seq": [], "day": [], "error": []}))
     events: Sequence[DriftEvent] = ()
     warnings: Sequence[StreamWarning] = ()
@@ -70,7 +71,7 @@ def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> s
         _head(e, rows),
         el(
             "main",
-            _summary(rows, clusters, today),
+            _summary(evidence, rows, clusters, today),
             _part(
                 "drift-over-time",
                 "1  Drift over time",
@@ -121,9 +122,15 @@ def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
     )
 
 
-def _summary(rows: pd.DataFrame, clusters: SemanticClusters | str, today: Reliability | str) -> Element:
-    errors = rows[rows["detector"] == "error_rate"].iloc[0] if (rows["detector"] == "error_rate").any() else None
-    rate = None if errors is None else errors["evidence"].get("mean_current")
+def _error_rate(judged: pd.DataFrame) -> Interval | None:
+    """Share of the day's votes that went against the model, drawn by comparison; None without votes."""
+    return interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy()) if len(judged) else None
+
+
+def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticClusters | str, today: Reliability | str) -> Element:
+    rate = _error_rate(evidence.judged)
+    tests = rows.loc[rows["detector"] == "error_rate", "evidence"] if evidence.reference is not None else ()
+    before = next((test.get("mean_reference") for test in tests), None)
     if isinstance(clusters, str):
         moved = "too few"
     else:
@@ -134,9 +141,10 @@ def _summary(rows: pd.DataFrame, clusters: SemanticClusters | str, today: Reliab
         (
             "drift-over-time",
             "Error rate",
-            "too few" if rate is None else share(rate),
-            "of the day's votes go against the model" if errors is None or rate is None
-            else f"reference {share(errors['evidence']['mean_reference'])}",
+            "no votes" if rate is None else share(rate.value),
+            "nothing was judged" if rate is None
+            else f"95 % interval {share(rate.low)} to {share(rate.high)}; "
+            + ("no reference yet" if before is None else f"reference {share(before)}"),
             _worst(rows[rows["space"] == "errors"]),
         ),
         ("semantic-clusters", "Clusters changed", moved, "grew, shrank or got worse", None),

@@ -13,6 +13,7 @@ from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.votes.intervals import wilson_bounds
 
 COLOURS = ("#d62728", "#9467bd", "#e377c2", "#8c564b", "#bcbd22")
 MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 60, 60  # more cannot be read
@@ -64,9 +65,9 @@ def _draw_errors(axes: Any, rows: pd.DataFrame, served: Mapping[int, str], windo
     for number, part in rows.groupby(model):
         trailing = part["error"].astype(float).rolling(window, min_periods=min(30, window))
         mean, n = trailing.mean(), trailing.count()
-        half = 1.96 * np.sqrt(mean * (1 - mean) / n)
+        low, high = wilson_bounds(mean, n)
         is_first = number == model[0]
-        axes.fill_between(part["seq"], (mean - half).clip(0), (mean + half).clip(upper=1), color="#1f77b4", alpha=0.15, linewidth=0)
+        axes.fill_between(part["seq"], low, high, color="#1f77b4", alpha=0.15, linewidth=0)
         axes.plot(part["seq"], mean, color="#1f77b4", linewidth=1.8, label="error rate (95 % band)" if is_first else None)
 
 

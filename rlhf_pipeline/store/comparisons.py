@@ -159,6 +159,12 @@ class Comparisons:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(comparisons).where(self._database.mine(comparisons))).scalar_one()
 
+    def n_imported(self) -> int:
+        """How many came from a file; the pipeline can make its own again, not these."""
+        imported = select(func.count()).select_from(comparisons).where(self._database.mine(comparisons), comparisons.c.source.is_not(None))
+        with self._database.reading() as connection:
+            return connection.execute(imported).scalar_one()
+
     def _publish(self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime) -> PublishResult:
         with acting(self._database) as (connection, ledger):
             known = self._stored(connection, [row["comparison_id"] for row in (*rows, *predicted)])

@@ -85,17 +85,18 @@ class Imports:
     def unfinished(self) -> list[HalfImport]:
         """Imports of votes that run, were killed or failed after their first vote, oldest first; not those that were repeated.
 
-        Repeated is what a later import of a file with the same SHA-256 finished: it casts whatever was missing.
+        Repeated is what a later import of a file with the same SHA-256, read by the same mapping, finished: it casts whatever was
+        missing. One that rejected every row read nothing, and repeated nothing.
         """
         votes_imports = [i for i in self.all() if i.kind == "votes"]
         records = {i.import_id: json.loads(i.record) for i in votes_imports}
-        completed = {records[i.import_id].get("sha256"): i.import_id for i in votes_imports if i.state == "finished"}
+        completed = {_read_as(r): i.import_id for i in votes_imports if i.state == "finished" and _has_read(r := records[i.import_id])}
         half = []
         for each in votes_imports:
             record = records[each.import_id]
-            days, sha256 = record.get(DAYS), record.get("sha256")
+            days, read_as = record.get(DAYS), _read_as(record)
             has_begun = bool(days) or (days is None and each.state == "started")  # a running one may write any day
-            is_repeated = sha256 is not None and completed.get(sha256, 0) > each.import_id
+            is_repeated = record.get("sha256") is not None and completed.get(read_as, 0) > each.import_id
             if each.state != "finished" and has_begun and TAKEN_AT not in record and not is_repeated:
                 half.append(
                     HalfImport(
@@ -177,3 +178,12 @@ class Imports:
         text = json_of({**json.loads(before), **more}, f"Import {import_id}")
         connection.execute(imports.update().where(*this).values(record=text, **columns))
         return text
+
+
+def _read_as(record: dict[str, Any]) -> str:
+    """The same for the same bytes read by the same mapping."""
+    return content_hash(record.get("sha256"), record.get("columns"), record.get("choices"))
+
+
+def _has_read(record: dict[str, Any]) -> bool:
+    return not record.get("rejected") or any(record.get(count) for count in ("imported", "known", "merged"))

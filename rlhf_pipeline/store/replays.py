@@ -36,8 +36,12 @@ class Replays:
         return self._days("done")
 
     def never_asked(self) -> list[str]:
-        """Days of imported votes whose replay nobody asked for, oldest first."""
-        asked = select(literal(1)).where(self._database.mine(replays), replays.c.day == votes.c.day)
+        """Days with imported votes that no replay was asked for after, oldest first; those of an earlier replay may hold newer votes."""
+        asked = select(literal(1)).where(
+            self._database.mine(replays),
+            replays.c.day == votes.c.day,
+            or_(replays.c.state == "pending", replays.c.done_at >= votes.c.received_at),
+        )
         imported = self._database.mine(votes), votes.c.origin == "import", votes.c.voted_at.is_not(None)
         with self._database.reading() as connection:
             return sorted(connection.execute(select(votes.c.day).where(*imported, ~asked.exists()).distinct()).scalars())

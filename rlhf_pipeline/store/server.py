@@ -1,8 +1,11 @@
-"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with their project. Knows no table."""
+"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with project and home. Knows no table."""
 
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Self
 
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.engine import URL
@@ -23,45 +26,84 @@ MAKING = 727_462  # key of the advisory lock: any number, always the same
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Whose databases they are, as the comment of one of them says; without a home where that had no id yet."""
+
+    project: str  # with its organization
+    home_id: str | None = None
+    is_filling: bool = False
+
+    @classmethod
+    def of(cls, comment: str | None) -> Self | None:
+        """None for a comment that is not ours."""
+        ours = re.fullmatch(rf"rlhf (.+?)(?: home ([0-9a-f]+))?({re.escape(FILLING)})?", comment or "", re.DOTALL)
+        return cls(ours[1], ours[2], ours[3] is not None) if ours else None
+
+    def __str__(self) -> str:
+        return f"rlhf {self.project}" + (f" home {self.home_id}" if self.home_id else "") + FILLING * self.is_filling
+
+
+@dataclass(frozen=True)
 class ServerDatabases:
-    """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of `url`, for one project."""
+    """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of `url`, for one home of one project.
+
+    Homes of the same organization and project, which every home has by default, are told apart by their ids. Databases marked
+    before homes had ids become those of the first home of their project that calls `make`.
+    """
 
     url: str
     prefix: str
     organization: str
     project: str
+    home_id: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.prefix}_{kind}" for kind in KINDS)
+
+    @contextmanager
+    def asked(self) -> Iterator[str | None]:
+        """The id of the home whose they are, None where no home has them; nobody makes or drops any until the block ends.
+
+        Raises StoreError as `make` does, but not where they are another home's.
+        """
+        try:
+            with _connected(self._maintenance()) as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
+                mark = self._read_mark(connection)
+                self._refuse_other_projects(connection, mark)
+                yield mark.home_id if mark else None
+        except SQLAlchemyError as cause:
+            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
 
     def make(self, *, filling: bool = False) -> list[str]:
         """Make what is missing; the names of those that were made. Safe in many processes at once and free to repeat.
 
         `filling` marks them as half full until `finish`, and empties what an earlier such call left behind.
         Raises StoreError, without the password, where the server cannot be reached, refuses the login or the making, or
-        where the databases belong to another project: Dagster's history cannot be shared.
+        where the databases belong to another project or another home: Dagster's history cannot be shared.
         """
         try:
             with _connected(self._maintenance()) as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
-                owner = self._owner(connection)
-                self._refuse_strangers(connection, owner)
+                mark = self._read_mark(connection)
+                self._refuse_other_projects(connection, mark)
+                self._refuse_other_homes(mark)
                 made = [name for name in self.names if self._make(connection, name)]
                 if filling:
-                    self._clear(owner)
-                elif owner == self._mine + FILLING:
+                    self._clear(was_filling=mark is not None and mark.is_filling)
+                elif mark is not None and mark.is_filling:
                     raise StoreError(
                         f"The databases {self.prefix}_… on {self._shown()} are half filled: a move was ended in the middle. "
                         "Repeat `rlhf storage migrate`, or name another RLHF_DATABASE_PREFIX."
                     )
-                self._mark(connection, self._mine + (FILLING if filling else ""))
+                self._mark(connection, replace(self._mine, is_filling=filling))
         except SQLAlchemyError as cause:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
         return made
 
     def finish(self) -> None:
-        """Everything has arrived: from here on they are the project's."""
+        """Everything has arrived: from here on they are the home's."""
         try:
             with _connected(self._maintenance()) as connection:
                 self._mark(connection, self._mine)
@@ -71,17 +113,17 @@ class ServerDatabases:
     def drop(self) -> list[str]:
         """Take them off the server, with everything in them; the names of those that were there.
 
-        Raises StoreError where they do not bear this project's mark, or while somebody is connected: a daemon, a shell.
+        Raises StoreError where they do not bear this home's mark, or while somebody is connected: a daemon, a shell.
         """
         try:
             with _connected(self._maintenance()) as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
                 there = [name for name in self.names if _is_there(connection, name)]
-                owner = self._owner(connection)
-                if there and (owner is None or owner.removesuffix(FILLING) != self._mine):
+                mark = self._read_mark(connection)
+                if there and (mark is None or mark.home_id is None or replace(mark, is_filling=False) != self._mine):
                     raise StoreError(
-                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of {self.organization}/{self.project}: "
-                        f"{'none at all' if owner is None else owner.removeprefix('rlhf ')}. Nothing was dropped; drop them yourself if they are yours."
+                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of {self._mine.project}: "
+                        f"{self._whose(mark)}. Nothing was dropped; drop them yourself if they are yours."
                     )
                 busy = _in_use(connection, there)
                 if busy:
@@ -96,12 +138,12 @@ class ServerDatabases:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
         return there
 
-    def _clear(self, owner: str | None) -> None:
+    def _clear(self, *, was_filling: bool) -> None:
         for name in self.names:
             url = self._maintenance().set(database=name).render_as_string(hide_password=False)
             if not copying.has_tables(url):
                 continue
-            if owner != self._mine + FILLING:
+            if not was_filling:
                 raise StoreError(
                     f"The database {name} on {self._shown()} holds tables already, perhaps another copy of this project. Nothing was moved. "
                     "Name another RLHF_DATABASE_PREFIX, or drop the three databases if they hold nothing you need."
@@ -116,25 +158,39 @@ class ServerDatabases:
         connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'{provider}"))
         return True
 
-    def _owner(self, connection: Connection) -> str | None:
-        """The mark of the project they belong to; None where nobody set one."""
+    def _read_mark(self, connection: Connection) -> Mark | None:
+        """None where nobody set one."""
         asked = text("SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name")
-        mark: str | None = connection.execute(asked, {"name": self._dagster}).scalar()
-        return mark
+        return Mark.of(connection.execute(asked, {"name": self._dagster}).scalar())
 
-    def _refuse_strangers(self, connection: Connection, owner: str | None) -> None:
+    def _refuse_other_projects(self, connection: Connection, mark: Mark | None) -> None:
         if _version(connection) < OLDEST_VERSION:
             raise StoreError(
                 f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; 13 is the oldest that will do."
             )
-        if owner and owner.startswith("rlhf ") and owner.removesuffix(FILLING) != self._mine:
+        if mark is not None and mark.project != self._mine.project:
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._shown()} belong to project {owner.removeprefix('rlhf ')}, not to "
-                f"{self.organization}/{self.project}: Dagster's history cannot be shared. Set RLHF_DATABASE_PREFIX to another name."
+                f"The databases {self.prefix}_… on {self._shown()} belong to project {mark.project}, not to {self._mine.project}: "
+                "Dagster's history cannot be shared. Set RLHF_DATABASE_PREFIX to another name."
             )
 
-    def _mark(self, connection: Connection, mark: str) -> None:
-        quoted = mark.replace("'", "''").replace("%", "%%")  # such a statement takes no parameters
+    def _refuse_other_homes(self, mark: Mark | None) -> None:
+        if mark is not None and mark.home_id not in (None, self.home_id):
+            raise StoreError(
+                f"The databases {self.prefix}_… on {self._shown()} belong to another home of {mark.project}: two homes would mix their "
+                "votes. Set RLHF_DATABASE_PREFIX to another name; or, where that home is lost or both are meant to be one, let a home "
+                "without rows of its own take them on with `rlhf init --join`."
+            )
+
+    def _whose(self, mark: Mark | None) -> str:
+        if mark is None:
+            return "none at all"
+        if mark.home_id is None and mark.project == self._mine.project:
+            return f"{mark.project} without a home, as before homes had ids (`rlhf init` in the home whose they are completes it)"
+        return f"another home's of {mark.project}" if mark.project == self._mine.project else mark.project
+
+    def _mark(self, connection: Connection, mark: Mark) -> None:
+        quoted = str(mark).replace("'", "''").replace("%", "%%")  # such a statement takes no parameters
         try:
             connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster} IS '{quoted}'")
         except DBAPIError:  # made by an administrator, for us: theirs to mark
@@ -145,8 +201,8 @@ class ServerDatabases:
         return f"{self.prefix}_dagster"
 
     @property
-    def _mine(self) -> str:
-        return f"rlhf {self.organization}/{self.project}"
+    def _mine(self) -> Mark:
+        return Mark(f"{self.organization}/{self.project}", self.home_id)
 
     def _maintenance(self) -> URL:
         url = make_url(self.url)

@@ -1,7 +1,7 @@
 """Confidence intervals by bootstrap over groups. Knows arrays; knows nothing of votes or models.
 
-Rows of one prompt resemble each other, so whole groups are drawn, never single rows: otherwise every interval would be
-too narrow (Davison and Hinkley 1997, section 3.8).
+Rows of one prompt resemble each other, so whole groups are drawn, not single rows: otherwise every interval would be
+too narrow (Davison and Hinkley 1997, section 3.8). Of few groups their number is part of the interval, see FEW_GROUPS.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,9 @@ from rlhf_pipeline.records import Interval
 Floats = npt.NDArray[np.float64]
 
 DRAWS_AT_ONCE = 10_000_000  # some 250 MB
+# Of fewer, the rows of each drawn group are drawn as well: one group drawn again and again is always itself, and its interval would
+# claim certainty. How groups differ cannot be learnt from so few, so the interval says how many there were.
+FEW_GROUPS = 5
 
 
 class BootstrapParams(BaseModel):
@@ -36,6 +39,23 @@ def group_index(groups: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.
     if len(groups) != n:
         raise InvalidScores(f"{len(groups)} groups for {n} values. Hand in one group per value.")
     return np.asarray(np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1], dtype=np.int64)
+
+
+def resampled_totals(rows: Floats, index: npt.NDArray[np.int64], params: BootstrapParams) -> Floats:
+    """Totals of the rows (n, k) in each resample of their groups, (n_resamples, k); of few groups, of the rows within them too."""
+    n_groups = int(index.max()) + 1
+    if n_groups >= FEW_GROUPS:
+        return resampled_sums(group_sums(rows, index), params)
+    rng = np.random.default_rng([params.seed, n_groups])
+    times = np.stack([np.bincount(rng.integers(0, n_groups, n_groups), minlength=n_groups) for _ in range(params.n_resamples)])
+    totals = np.zeros((params.n_resamples, rows.shape[1]))
+    for g in range(n_groups):
+        own = rows[index == g]
+        at_once = max(1, DRAWS_AT_ONCE // len(own))
+        for start in range(0, params.n_resamples, at_once):
+            some = slice(start, start + at_once)
+            totals[some] += rng.multinomial(times[some, g] * len(own), np.full(len(own), 1 / len(own))) @ own
+    return totals
 
 
 def resampled_sums(sums: Floats, params: BootstrapParams) -> Floats:
@@ -60,11 +80,15 @@ def group_sums(rows: Floats, index: npt.NDArray[np.int64]) -> Floats:
     return np.stack([np.bincount(index, weights=column, minlength=n_groups) for column in rows.T], axis=1)
 
 
-def percentiles(value: float, resampled: Floats, n: int, params: BootstrapParams) -> Interval:
-    """The percentile interval of resampled statistics around `value`; resamples without a value (NaN) are left out."""
+def percentiles(value: float, resampled: Floats, n: int, params: BootstrapParams, n_groups: int | None = None) -> Interval:
+    """The percentile interval of resampled statistics around `value`; resamples without a value (NaN) are left out.
+
+    `n_groups` is kept where it is one of FEW_GROUPS.
+    """
     tail = 50 * (1 - params.level)
     low, high = np.nanpercentile(resampled, [tail, 100 - tail])
-    return Interval(value=value, low=float(min(low, value)), high=float(max(high, value)), n=n, level=params.level)
+    few = n_groups if n_groups is not None and n_groups < FEW_GROUPS else None
+    return Interval(value=value, low=float(min(low, value)), high=float(max(high, value)), n=n, level=params.level, few_groups=few)
 
 
 def interval_of_mean(
@@ -88,19 +112,21 @@ def interval_of_mean(
         raise InvalidScores("A value or weight is NaN or infinite. Find the scorer that made it; it is not skipped.")
     index = group_index(groups, len(x))
     value = float((x * w).sum() / w.sum())
-    sums = group_sums(np.stack([x * w, w], axis=1), index)
+    n_groups = int(index.max()) + 1
     if value in (0.0, 1.0) and np.isin(x, (0.0, 1.0)).all():
-        return _wilson(value, len(sums), len(x), params.level)
-    drawn = resampled_sums(sums, params)
+        low, high = wilson_bounds(value, n_groups, params.level)
+        return Interval(value=value, low=float(low), high=float(high), n=len(x), level=params.level)
+    drawn = resampled_totals(np.stack([x * w, w], axis=1), index, params)
     with np.errstate(invalid="ignore", divide="ignore"):
         resampled = drawn[:, 0] / drawn[:, 1]
-    return percentiles(value, resampled, len(x), params)
+    return percentiles(value, resampled, len(x), params, n_groups)
 
 
-def _wilson(share: float, n_groups: int, n: int, level: float) -> Interval:
-    """Wilson 1927: the score interval of a proportion, which stays wide when nothing (or everything) was seen."""
+def wilson_bounds(share: Any, n: Any, level: float = 0.95) -> tuple[Any, Any]:
+    """Wilson 1927: the score interval of a proportion of `n`, which stays wide when nothing (or everything) was seen. Numbers or arrays."""
     from scipy.stats import norm
 
     z2 = float(norm.ppf(0.5 + level / 2)) ** 2
-    far = z2 / (n_groups + z2)
-    return Interval(value=share, low=max(0.0, share - far), high=min(1.0, share + far), n=n, level=level)
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n))) / (1 + z2 / n)
+    return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)

@@ -302,7 +302,7 @@ def test_demo_clean_deletes_a_demos_home_and_minds_no_missing_one(tmp_path: Path
     if files is not None:
         home.mkdir()
         for name in files:
-            (home / name).write_text("gone", encoding="utf-8")
+            (home / name).touch()
     assert clean(home).returncode == 0
     assert not home.exists()
 

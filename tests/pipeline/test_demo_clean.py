@@ -1,5 +1,7 @@
-"""`make demo-clean` on a home whose databases lie on a Postgres server: they go with the home, and nobody else's do."""
+"""`make demo-clean`: a home goes with its databases, on a Postgres server too; nobody else's do, nor what people voted or imported."""
 
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,11 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
-from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import NewVote, utc_now
-from rlhf_pipeline.store import copying
+from rlhf_pipeline.store import Store, copying
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,35 @@ def home(tmp_path: Path, postgres: PostgresServer, prefix: str) -> Path:
     return workspace.settings.home
 
 
+@pytest.fixture(params=["SQLite", "Postgres"])
+def claimed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A demo's home before its first day, on either."""
+    if request.param == "Postgres":
+        return request.getfixturevalue("home")
+    workspace = Workspace(Settings(home=tmp_path / "a home"))
+    claim(workspace)
+    workspace.store.close()
+    return workspace.settings.home
+
+
+def fill(home: Path, **cells: str) -> Store:
+    """One comparison in the home's store, which is still open."""
+    texts = ("comparison_id", "prompt_id", "prompt", "completion_a_id", "completion_b_id", "completion_a", "completion_b")
+    row = {name: name for name in (*texts, "model_version_a", "model_version_b")}
+    row |= {"day": "2026-01-01", "category": "factual", "repeat_of": None, "position": 0, "seed": 7, **cells}
+    store = Workspace(Settings.read({"RLHF_HOME": str(home)}, home)).store
+    store.comparisons.publish(check_frame(pd.DataFrame([row]), COMPARISONS), published_at=utc_now())
+    return store
+
+
+def vote(home: Path, kind: str) -> None:
+    with fill(home) as store:
+        store.votes.cast(
+            NewVote(comparison_id="comparison_id", annotator_id="ann", annotator_kind=kind, choice="a", voted_at=utc_now(), origin="page",
+                    idempotency_key="1")
+        )  # fmt: skip
+
+
 def there(postgres: PostgresServer, prefix: str) -> list[str]:
     """Kinds of the databases that hold tables."""
     return [kind for kind in KINDS if copying.has_tables(postgres.database_url(f"{prefix}_{kind}"))]
@@ -59,7 +90,8 @@ def test_the_databases_go_with_the_home(home: Path, postgres: PostgresServer, pr
 
 
 def test_a_home_that_was_moved_loses_both(home: Path, postgres: PostgresServer, prefix: str) -> None:
-    (home / "store.db").write_text("what the move left")
+    with Workspace(Settings(home=home)).store as left:  # what the move left
+        left.migrate()
     assert clean(home).returncode == 0
     assert not home.exists()
     assert there(postgres, prefix) == []
@@ -76,19 +108,77 @@ def test_while_somebody_is_connected_nothing_goes(home: Path, postgres: Postgres
     assert there(postgres, prefix) == ["store"]
 
 
-def test_votes_of_people_are_not_dropped(home: Path, postgres: PostgresServer, prefix: str) -> None:
-    texts = ("comparison_id", "prompt_id", "prompt", "completion_a_id", "completion_b_id", "completion_a", "completion_b")
-    row = {name: name for name in (*texts, "model_version_a", "model_version_b")}
-    row |= {"day": "2026-01-01", "category": "factual", "position": 0, "seed": 7}
-    with Workspace(Settings.read({"RLHF_HOME": str(home)}, home)).store as store:
-        frame = check_frame(pd.DataFrame([row], columns=list(COMPARISONS.columns)), COMPARISONS)
-        store.comparisons.publish(frame, published_at=utc_now())
-        store.votes.cast(
-            NewVote(comparison_id="comparison_id", annotator_id="ann", annotator_kind="human", choice="a", voted_at=utc_now(), origin="page",
-                    idempotency_key="1")
-        )  # fmt: skip
-    with pytest.raises(ConfigurationError, match=r"hold human votes.*nothing deleted.*rlhf storage backup"):
+def test_votes_of_people_are_not_deleted(claimed: Path) -> None:
+    vote(claimed, "human")
+    done = clean(claimed)
+    assert done.returncode != 0
+    assert re.search(r"human votes, which nothing can make again: nothing deleted.*rlhf storage backup", done.stderr)
+    with Workspace(Settings.read({"RLHF_HOME": str(claimed)}, claimed)).store as store:
+        assert store.votes.count() == 1
+
+
+def test_imported_comparisons_are_not_deleted(claimed: Path) -> None:
+    fill(claimed, source="a file").close()
+    with pytest.raises(ConfigurationError, match=r"hold.* imported comparisons, which.*nothing deleted.*rlhf storage backup"):
+        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(claimed)}, catch_exceptions=False)
+    assert claimed.exists()
+
+
+def test_simulated_votes_are(claimed: Path) -> None:
+    vote(claimed, "simulated")
+    assert clean(claimed).returncode == 0
+    assert not claimed.exists()
+
+
+def test_votes_of_people_in_another_project_of_the_store_are_not_deleted(tmp_path: Path) -> None:
+    home = tmp_path / "older"  # than homes that know their project
+    claim(Workspace(Settings(home=home, project="theirs")))
+    vote(home, "human")
+    (home / HOME_FACTS).unlink()
+    with pytest.raises(ConfigurationError, match="holds human votes"):
         CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False)
+    assert home.exists()
+
+
+def test_a_store_that_cannot_be_asked_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("damaged, perhaps with votes")
+    (tmp_path / "demo_state.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"cannot be asked .*: nothing deleted.*delete .* yourself"):
+        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False)
+    assert (tmp_path / "store.db").exists()
+
+
+def test_another_homes_databases_stay(tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str) -> None:
+    other = tmp_path / "other"
+    claim(Workspace(Settings(home=other)))
+    facts = HomeFacts.of(other)
+    assert facts is not None
+    facts.model_copy(update={"server_url": SecretStr(postgres.url), "database_prefix": prefix}).write(other)
+    with pytest.raises(StoreError, match=r"another home's of default/demo\. Nothing was dropped"):
+        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(other)}, catch_exceptions=False)
+    assert other.exists()
+    assert there(postgres, prefix) == ["store"]
+
+
+def test_a_copy_of_a_home_does_not_drop_what_people_voted_in_the_first(tmp_path: Path, home: Path) -> None:
+    copy = Path(shutil.copytree(home, tmp_path / "copy"))
+    vote(home, "human")
+    with pytest.raises(ConfigurationError, match="hold human votes"):
+        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(copy)}, catch_exceptions=False)
+    assert copy.exists()
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_without_what_could_ask_the_store_make_deletes_nothing(tmp_path: Path, server: bool) -> None:
+    home = tmp_path / "home"
+    claim(Workspace(Settings(home=home)))
+    if server:
+        (home / "store.db").unlink()
+        HomeFacts(organization="default", project="demo", server_url=SecretStr("postgresql://nobody@127.0.0.1:9")).write(home)
+    command = ["make", "-C", str(tmp_path), "-f", str(ROOT / "Makefile"), "demo-clean", f"RLHF_HOME={home}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Run 'make install', then 'make demo-clean' again" in done.stdout
     assert home.exists()
 
 

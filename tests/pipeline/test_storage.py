@@ -1,5 +1,6 @@
 """`rlhf storage` on a real home: sound, put aside, put back elsewhere, moved to Postgres with equal numbers, and every refusal."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -230,6 +231,54 @@ def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_w
     result = rlhf(home, "storage", "restore", str(backup), "--replace")
     assert result.exit_code == 0, result.output
     assert numbers(home) == before
+
+
+def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
+    home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
+) -> None:
+    backup, server = tmp_path / "backup", {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
+    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    before, home_id = numbers(home), facts_of(home).home_id
+    assert home_id
+
+    # On a second machine, or after the home was lost: the backup says whose the databases are.
+    second = tmp_path / "second"
+    with pytest.raises(ConfigurationError, match="hold data"):
+        rlhf(second, "storage", "restore", str(backup), **server)
+    assert rlhf(second, "storage", "restore", str(backup), "--replace", **server).exit_code == 0
+    assert facts_of(second).home_id == home_id
+    assert numbers(second) == before
+
+    # A backup from before homes had ids.
+    older = Path(shutil.copytree(backup, tmp_path / "older"))
+    without_id(older)
+    with pytest.raises(StoreError, match=r"belong to another home of default/demo.*rlhf init --join"):
+        rlhf(tmp_path / "third", "storage", "restore", str(older), "--replace", **server)
+    assert not (tmp_path / "third").exists()
+    assert rlhf(second, "storage", "restore", str(older), "--replace").exit_code == 0
+    assert facts_of(second).home_id == home_id
+    # Killed after what was there had been set aside, and repeated.
+    (second / "project.json").unlink()
+    assert rlhf(second, "storage", "restore", str(older), "--replace", **server).exit_code == 0
+    assert facts_of(second).home_id == home_id
+    fresh = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": "fresh"}
+    try:
+        assert rlhf(tmp_path / "third", "storage", "restore", str(older), **fresh).exit_code == 0
+        assert facts_of(tmp_path / "third").home_id not in (None, home_id)
+        assert numbers(tmp_path / "third") == before
+    finally:
+        for kind in KINDS:
+            postgres.drop_database(f"fresh_{kind}")
+
+
+def without_id(backup: Path) -> None:
+    """A backup as it was made before homes had ids."""
+    facts_of(backup).model_copy(update={"home_id": None}).write(backup)
+    content = (backup / "project.json").read_bytes()
+    manifest = json.loads((backup / "manifest.json").read_text())
+    manifest["files"]["project.json"] = [len(content), hashlib.sha256(content).hexdigest()]
+    (backup / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_a_replaced_home_is_asked_for_its_own_runs(home: Path, tmp_path: Path) -> None:

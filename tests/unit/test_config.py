@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import traceback
 from datetime import date
 from pathlib import Path
 
@@ -56,6 +57,18 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, content):
         Settings.read({}, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [('api_key: "sk-canary', r"line 3, column 1"), ("api_key: *canary", "line 2, column 10"), ("api_key: !canary x", "line 2, column 10"),
+     ("api_key: @canary", "line 2, column 10"), ("api_key: x: canary", "line 2, column 11"), ("api_key: !canary!x y", "line 2, column 10")],
+)  # fmt: skip
+def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(tmp_path, line, place):
+    (tmp_path / "rlhf.yaml").write_text(f"server_url: postgresql://ann:canary@db\n{line}\n")
+    with pytest.raises(ConfigurationError, match=rf"rlhf\.yaml is not readable YAML: .*{place}") as refused:
+        Settings.read({}, tmp_path)
+    assert "canary" not in "".join(traceback.format_exception(refused.value))
+
+
 def test_an_empty_file_changes_nothing(tmp_path):
     (tmp_path / "rlhf.yaml").write_text("# nothing yet\n")
     assert Settings.read({}, tmp_path) == Settings.read({}, tmp_path / "elsewhere").model_copy(update={"home": tmp_path / "var"})
@@ -94,7 +107,10 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, na
 
 
 @pytest.mark.parametrize("name", URLS)
-@pytest.mark.parametrize("url", ["postgresql://ann:canary", "postgresql://h?user=ann&password=canary", "postgresql://canary@h:canary/x"])
+@pytest.mark.parametrize("url", [
+    "postgresql://ann:canary", "postgresql://h?user=ann&password=canary", "postgresql://canary@h:canary/x",
+    "postgresql://ann@h?sslmode=require&sslpassword=canary", "postgresql://ann@h?SSLPassword=canary", "postgresql://ann@h?%73slpassword=canary",
+])  # fmt: skip
 def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, name, url):
     with pytest.raises(ConfigurationError, match=rf"{name}: .*(Percent-encode|Write user:password@)") as refused:
         Settings.read({f"RLHF_{name.upper()}": url}, tmp_path)

@@ -26,6 +26,29 @@ def world(seed: int, n: int = 200, sharpen: float = 1.0, sd: float = 1.5):
     return logistic(sharpen * logits), (rng.random(n) < logistic(logits)).astype(float)
 
 
+@pytest.mark.parametrize("n_groups", [1, 2, 4])
+def test_few_groups_are_no_certainty_and_say_so(n_groups):
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.5, 0.9, 120)
+    y = (rng.random(120) < p).astype(float)
+    each, few = calibration_metrics(p, y), calibration_metrics(p, y, groups=np.arange(120) % n_groups)
+    for name in ("accuracy", "ece_equal_width", "ece_equal_mass", "brier", "log_loss"):
+        wide, found = getattr(each, name), getattr(few, name)
+        assert found.value == wide.value
+        assert found.high - found.low > 0.7 * (wide.high - wide.low)
+        assert (wide.few_groups, found.few_groups) == (None, n_groups)
+    assert str(few.accuracy).endswith(f"] within {n_groups} group{'s' if n_groups > 1 else ''}")
+
+
+def test_of_two_groups_that_differ_the_difference_is_part_of_the_interval():
+    y = np.r_[np.ones(50), np.zeros(50)]
+    p = np.full(100, 0.7)
+    alike = calibration_metrics(p, np.tile([1.0, 0.0], 50), groups=np.repeat([0, 1], 50)).accuracy
+    differing = calibration_metrics(p, y, groups=np.repeat([0, 1], 50)).accuracy
+    assert (differing.low, differing.high) == (0.0, 1.0)
+    assert 0.3 < alike.low < alike.high < 0.7
+
+
 def test_ece_is_the_gap_between_confidence_and_accuracy():
     p, y = np.full(100, 0.9), np.r_[np.ones(70), np.zeros(30)]
     assert ece_equal_width(p, y) == pytest.approx(0.2)

@@ -1,6 +1,8 @@
 """What a home knows of itself, and whose it is: written by every `rlhf init`, found out for homes that are older."""
 
 import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.init import make_databases, prepare
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.frames import COMPARISONS
@@ -25,6 +27,19 @@ def prepared(home: Path, **settings: object) -> Settings:
     return chosen
 
 
+def id_of(home: Path) -> str | None:
+    facts = HomeFacts.of(home)
+    assert facts is not None
+    return facts.home_id
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> Iterator[dict[str, object]]:
+    yield {"server_url": SecretStr(postgres.url), "database_prefix": "shared"}
+    for kind in ("store", "dagster", "mlflow"):
+        postgres.drop_database(f"shared_{kind}")
+
+
 def promote(store: Store) -> None:
     """One act of the project, so that it has rows."""
     store.promotions.record(
@@ -37,7 +52,12 @@ def promote(store: Store) -> None:
 def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
     facts = HomeFacts.of(tmp_path)
-    assert facts == HomeFacts(organization="default", project="mine")
+    assert facts is not None
+    assert facts == HomeFacts(organization="default", project="mine", home_id=facts.home_id)
+    prepared(tmp_path, project="mine")
+    assert HomeFacts.of(tmp_path) == facts
+    assert facts.home_id
+    assert facts.home_id != id_of(prepared(tmp_path / "another").home)
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
 
 
@@ -83,6 +103,54 @@ def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgre
     finally:
         for kind in ("store", "dagster", "mlflow"):
             postgres.drop_database(f"homes_{kind}")
+
+
+def test_two_homes_do_not_share_databases_unless_one_joins_the_other(tmp_path, server):
+    prepared(tmp_path / "a", **server)
+    with pytest.raises(StoreError, match=r"another home of default/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"):
+        prepared(tmp_path / "b", **server)
+    assert not (tmp_path / "b").exists()
+    prepared(tmp_path / "sqlite")
+    with pytest.raises(StoreError, match="another home of default/demo"):
+        prepared(tmp_path / "sqlite", **server)
+    assert id_of(tmp_path / "sqlite") != id_of(tmp_path / "a")
+    prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
+    assert id_of(tmp_path / "b") == id_of(tmp_path / "a")
+    prepared(tmp_path / "a", **server)
+    prepared(tmp_path / "b", **server)
+
+
+def test_another_projects_databases_are_not_joined(tmp_path, server):
+    prepared(tmp_path / "a", **server)
+    with pytest.raises(StoreError, match="belong to project default/demo, not to default/other"):
+        prepare(Workspace(Settings(home=tmp_path / "b", project="other", **server)), join=True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_where_there_is_nothing_to_join_it_is_said(tmp_path, server):
+    with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
+        prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
+    with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
+        prepare(Workspace(Settings(home=tmp_path / "b")), join=True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_home_and_databases_from_before_ids_find_each_other(tmp_path, server, postgres: PostgresServer):
+    prepared(tmp_path, **server)
+    facts = HomeFacts.of(tmp_path)
+    assert facts is not None
+    facts.model_copy(update={"home_id": None}).write(tmp_path)
+    postgres.execute("COMMENT ON DATABASE shared_dagster IS 'rlhf default/demo'")
+    prepared(tmp_path, **server)
+    assert id_of(tmp_path)
+    with pytest.raises(StoreError, match="another home of default/demo"):
+        prepared(tmp_path / "b", **server)
+
+
+def test_many_processes_may_make_one_home_at_once(tmp_path, server):
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: make_databases(Settings(home=tmp_path, **server), server["server_url"]), range(4)))
+    prepared(tmp_path, **server)
 
 
 def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: PostgresServer):

@@ -289,7 +289,7 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
         days = store.replays.pending()
     assert len(days) > 1
     assert said.output == f"asked for: {len(days)} days from {days[0]} to {days[-1]}\n"
-    assert CliRunner().invoke(app, ["replay", "--never-asked"]).output == "every imported day was asked for\n"
+    assert CliRunner().invoke(app, ["replay", "--never-asked"]).output == "no imported day was left out\n"
 
 
 def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):

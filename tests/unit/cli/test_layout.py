@@ -64,4 +64,5 @@ def test_nothing_is_written_outside_the_home(world, tiny_policy):
     made = {path.name for path in folders["home"].iterdir() if not path.name.startswith("store.db")}
     assert made == {"frames", "mlflow", "cache", "dagster", "exports", "project.json"}
     stages = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
-    assert files_below(folders["home"] / "frames") == sorted(f"{stage}/2026-01-01.parquet" for stage in stages)
+    frames = [f"{stage}/2026-01-01.parquet" for stage in stages]
+    assert files_below(folders["home"] / "frames") == sorted([*frames, "reports/drift_2026-01-01.html"])

@@ -87,7 +87,7 @@ def evidence(prompt: str | None = None) -> DayEvidence:
     current = day_window(1, (150, 40, 60, 50), (0.6, 0.2, 0.25, 0.2), "c")
     p = current.rows["p"].to_numpy()
     wrong = current.rows["error"].to_numpy()
-    judged = pd.DataFrame({"p": p, "outcome": np.where(p > 0.5, 1 - wrong, wrong), "group": current.rows["comparison_id"]})
+    judged = pd.DataFrame({"p": p, "outcome": np.where(p > 0.5, 1 - wrong, wrong), "group": current.rows["comparison_id"], "error": wrong})
     reflections = pd.DataFrame(
         {
             "seq": np.arange(1, 1501),
@@ -233,3 +233,21 @@ def test_a_stream_of_many_days_and_votes_stays_small() -> None:
     source = html_report(replace(evidence(), errors=errors, events=(), warnings=()))
     assert len(source.encode()) < 150_000
     assert "vote seq 30,000 to 49,999" in source
+
+
+def test_the_error_rate_of_a_day_without_a_reference_is_its_own():
+    full = evidence()
+    page = html_report(replace(full, reference=None))
+    rate = full.judged["error"].mean()
+    assert f">{100 * rate:.0f}" in page
+    assert "no reference yet" in page
+    assert "nothing was judged" in html_report(replace(full, judged=full.judged.iloc[:0]))
+
+
+def test_the_band_of_a_stream_without_errors_is_not_a_line():
+    full = evidence()
+    page = html_report(replace(full, errors=full.errors.assign(error=0).iloc[:60], events=(), warnings=()))
+    band = re.search(r'<polygon[^>]*points="([^"]+)"', page)
+    assert band is not None
+    ys = [float(point.split(",")[1]) for point in band[1].split()]
+    assert max(ys) - min(ys) > 5

@@ -52,6 +52,20 @@ def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_it
     assert json.loads(store.imports.all()[1].record) == {"sha256": "cd", "imported": 3, "days": ["2016-03-01"]}
 
 
+def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
+    mapping = {"sha256": "ab", "columns": {}, "choices": {"first": "a"}}
+    killed = store.imports.start("votes", "/data/votes.csv", mapping)
+    store.imports.casting(killed, ["2016-03-01"])
+    unmapped = {**mapping, "choices": {}}
+    store.imports.finish(store.imports.start("votes", "/data/votes.csv", unmapped), {**unmapped, "imported": 1, "rejected": 1})
+    nothing = {"imported": 0, "known": 0, "merged": 0, "rejected": 2}
+    store.imports.finish(store.imports.start("votes", "/data/votes.csv", mapping), {**mapping, **nothing})
+    assert [half.import_id for half in store.imports.unfinished()] == [killed]
+    again = store.imports.start("votes", "/data/votes.csv", mapping)
+    store.imports.finish(again, {**mapping, **nothing, "known": 1, "rejected": 1})
+    assert store.imports.unfinished() == []
+
+
 def test_an_import_that_failed_is_unfinished_only_where_it_had_begun_to_cast(store):
     refused = store.imports.start("votes", "/data/broken.csv", {"sha256": "ab"})
     store.imports.fail(refused, {"error": "no column for choice"})

@@ -48,6 +48,8 @@ def test_imported_days_nobody_asked_for_are_known(store: Store, make_comparisons
     assert store.replays.never_asked() == [DAYS[1]]
     store.replays.done(DAYS[0])
     assert store.replays.never_asked() == [DAYS[1]]
+    store.votes.cast(vote(make_vote, "c2", DAYS[0]))  # imported after that day was replayed
+    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]
 
 
 def test_a_step_is_leased_to_one_caller_until_the_lease_runs_out(store: Store) -> None:

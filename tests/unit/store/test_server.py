@@ -21,8 +21,15 @@ def prefix(postgres: PostgresServer, request: pytest.FixtureRequest):
         postgres.drop_database(database)
 
 
-def databases(url: str, prefix: str, project: str = "demo", organization: str = "org's: 100%") -> ServerDatabases:
-    return ServerDatabases(url, prefix, organization, project)
+def databases(
+    url: str, prefix: str, project: str = "demo", organization: str = "org's: 100%", home_id: str | None = "a1"
+) -> ServerDatabases:
+    return ServerDatabases(url, prefix, organization, project, home_id)
+
+
+def marked(postgres: PostgresServer, prefix: str, mark: str) -> None:
+    quoted = mark.replace("'", "''")
+    postgres.execute(f"COMMENT ON DATABASE {prefix}_dagster IS '{quoted}'")
 
 
 def test_three_databases_are_made_once(postgres, prefix):
@@ -47,6 +54,40 @@ def test_another_projects_databases_are_not_shared(postgres, prefix):
     databases(postgres.url, prefix).make()
     with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo.*RLHF_DATABASE_PREFIX"):
         databases(postgres.url, prefix, "other").make()
+
+
+def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_name(postgres, prefix):
+    mine = databases(postgres.url, prefix)
+    mine.make()
+    other = databases(postgres.url, prefix, home_id="b2")
+    for refused in (other.make, lambda: other.make(filling=True), databases(postgres.url, prefix, home_id=None).make):
+        with pytest.raises(StoreError, match=r"belong to another home of org's: 100%/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"):
+            refused()
+    with other.asked() as home_id:
+        assert home_id == "a1"
+    assert mine.make() == []
+
+
+@pytest.mark.parametrize("filling", [False, True])
+def test_databases_from_before_homes_had_ids_become_those_of_the_first_home_of_their_project(postgres, prefix, filling):
+    databases(postgres.url, prefix).make()
+    marked(postgres, prefix, "rlhf org's: 100%/demo" + server.FILLING * filling)
+    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"):
+        databases(postgres.url, prefix, "other").make(filling=filling)
+    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"), databases(postgres.url, prefix, "other").asked():
+        pass
+    assert databases(postgres.url, prefix).make(filling=filling) == []
+    with pytest.raises(StoreError, match=r"belong to another home"):
+        databases(postgres.url, prefix, home_id="b2").make(filling=filling)
+
+
+def test_a_home_whose_project_is_named_like_a_mark_is_itself(postgres, prefix):
+    odd = databases(postgres.url, prefix, organization=f"a home b1{server.FILLING}")
+    odd.make()
+    assert odd.make() == []
+    with pytest.raises(StoreError, match="belong to another home"):
+        databases(postgres.url, prefix, organization=f"a home b1{server.FILLING}", home_id="b1").make()
+    assert len(odd.drop()) == 3
 
 
 def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
@@ -84,6 +125,20 @@ def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(
     postgres.drop_database(f"{prefix}_store")  # as a drop that was killed leaves it
     assert mine.drop() == [f"{prefix}_dagster", f"{prefix}_mlflow"]
     assert mine.drop() == []
+
+
+def test_they_are_dropped_for_their_home_alone(postgres, prefix):
+    mine = databases(postgres.url, prefix)
+    mine.make()
+    for home_id in ("b2", None):
+        with pytest.raises(StoreError, match=r"bear no mark of .*another home's of org's: 100%/demo\. Nothing was dropped"):
+            databases(postgres.url, prefix, home_id=home_id).drop()
+    marked(postgres, prefix, "rlhf org's: 100%/demo")
+    for home_id in ("a1", None):
+        with pytest.raises(StoreError, match=r"bear no mark of .*without a home.*rlhf init.*Nothing was dropped"):
+            databases(postgres.url, prefix, home_id=home_id).drop()
+    mine.make()
+    assert len(mine.drop()) == 3
 
 
 def test_databases_without_a_mark_are_not_dropped(postgres, prefix):
