@@ -147,10 +147,15 @@ def test_a_home_and_databases_from_before_ids_find_each_other(tmp_path, server, 
         prepared(tmp_path / "b", **server)
 
 
-def test_many_processes_may_make_one_home_at_once(tmp_path, server):
+def test_many_may_make_one_home_at_once_and_give_it_one_id(tmp_path, server):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: make_databases(Settings(home=tmp_path, **server), server["server_url"]), range(4)))
+    made = id_of(tmp_path)
     prepared(tmp_path, **server)
+    assert made is not None
+    assert id_of(tmp_path) == made
+    with pytest.raises(StoreError, match="another home of default/demo"):
+        prepared(tmp_path / "b", **server)
 
 
 def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: PostgresServer):
