@@ -45,6 +45,9 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 test: install ## every test
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE REQUIRE_POSTGRES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
+browser: install ## Chromium for the browser tests, from Debian where it is missing
+	@$(BIN)/python -m tests.browser.chromium || (apt-get update && apt-get install -y chromium)
+
 lint: install ## ruff and mypy
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,4 +64,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test lint check dev graph bench
+.PHONY: help install demo demo-clean test browser lint check dev graph bench

@@ -1,5 +1,6 @@
 """Comparisons of a day: pairs of completions, published to the store together with the champion's prediction."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -9,7 +10,9 @@ import pandas as pd
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions, Judge
-from rlhf_pipeline.comparisons import PairingParams, pair_completions
+from rlhf_pipeline.comparisons import PairingParams, RoutingParams, pair_completions
+from rlhf_pipeline.comparisons.routing import route, send
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
@@ -19,8 +22,8 @@ DAYS_OF_REPEATS = 3  # a repeat shows a pair again that was first shown at most 
 
 
 @with_bounds
-class ComparisonsConfig(PairingParams, dg.Config):
-    """Pairs per prompt, share of repeats, seed of order and side."""
+class ComparisonsConfig(PairingParams, RoutingParams, dg.Config):
+    """Pairs per prompt, share of repeats, seed of order and side; how much of it people judge."""
 
 
 @dg.asset(**daily("comparisons", "generate", "parquet", "sqlite"))
@@ -33,15 +36,22 @@ def comparisons(
     champions: dg.ResourceParam[Champions],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
+    settings: dg.ResourceParam[Settings],
     clock: dg.ResourceParam[Callable[[str], datetime]],
 ) -> Iterator[Any]:
-    """What people judge. The champion reward model's prediction is written in the same transaction, before any vote can exist."""
+    """What people judge. The champion reward model's prediction is written in the same transaction, before any vote can exist.
+
+    Where people vote, their share of the day is offered to them, and the reward model answers those of the rest that it is sure of.
+    """
+    by_people = settings.annotators == "human"
+    # Whoever deals the cards to people repeats some of them, later and with sides swapped; nobody deals to simulated annotators.
+    pairing = _pairing(config, repeat_share=0.0 if by_people else config.repeat_share)
     made: dict[str, pd.DataFrame] = {}
     for day in context.partition_keys:
         # Days of this run are published at its end: a range must repeat the same pairs as a run for each day.
         earlier = [made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)]
         of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
-        drawn = pair_completions(*of_day, config, day=day, earlier=concat(earlier, COMPARISONS))
+        drawn = pair_completions(*of_day, pairing, day=day, earlier=concat(earlier, COMPARISONS))
         made[day] = _published_before(context, store, day, drawn)
     frame = concat(made.values(), COMPARISONS)
     judge = champions.judge()
@@ -50,19 +60,38 @@ def comparisons(
         predictions = _predicted(judge, of_day, clock(day)) if judge and not of_day.empty else None
         published = store.comparisons.publish(of_day, predictions, published_at=clock(day))
         n_new, n_predictions = n_new + published.n_new, n_predictions + published.n_predictions
+    routed = _route(list(made), store, config) if by_people else {}
     repeats = int(frame["repeat_of"].notna().sum())
     yield from deliver(
         context,
         registry,
         frame,
-        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": n_new, "n_predictions": n_predictions},
+        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": n_new, "n_predictions": n_predictions, **routed},
         usual=[
             usually("expect_column_value_lengths_to_be_between", column="completion_a", min_value=2, mostly=0.95),
             usually("expect_column_value_lengths_to_be_between", column="completion_b", min_value=2, mostly=0.95),
         ],
-        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} predicted by {judge.label if judge else 'nobody yet'}",
+        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} predicted by {judge.label if judge else 'nobody yet'}"
+        + (f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, {routed['n_open']} left open" if routed else ""),
         rows=frame[["prompt", "completion_a", "completion_b"]],
     )
+
+
+def _pairing(config: ComparisonsConfig, *, repeat_share: float) -> PairingParams:
+    values = {name: getattr(config, name) for name in PairingParams.model_fields}
+    return PairingParams(**values | {"repeat_share": repeat_share})
+
+
+def _route(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str, int]:
+    """Numbers of where each day's comparisons went, summed; the rule holds for each day on its own."""
+    params = RoutingParams(**{name: getattr(config, name) for name in RoutingParams.model_fields})
+    _, rules = store.rules.latest()
+    total: Counter[str] = Counter()
+    for day in days:
+        published = store.comparisons.for_days([day])
+        routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
+        total.update(send(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump())
+    return {name: n for name, n in total.items() if name != "n"}
 
 
 def _published_before(context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame) -> pd.DataFrame:

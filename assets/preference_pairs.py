@@ -36,7 +36,7 @@ def preference_pairs(
     frame = concat((pairs for pairs, _ in days), PREFERENCE_PAIRS)
     dropped = {
         name: sum(getattr(counts, name) for _, counts in days)
-        for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats", "n_flagged")
+        for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats", "n_flagged", "n_machine")
     }
     yield from deliver(
         context,
@@ -54,7 +54,8 @@ def preference_pairs(
             usually("expect_column_values_to_not_be_in_set", column="chosen_side", value_set=["b"], mostly=0.3),
         ],
         headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, {dropped['n_without_majority']} without a majority"
-        + (f", {dropped['n_flagged']} votes on flagged comparisons" if dropped["n_flagged"] else ""),
+        + (f", {dropped['n_flagged']} votes on flagged comparisons" if dropped["n_flagged"] else "")
+        + (f", {dropped['n_machine']} machine votes" if dropped["n_machine"] else ""),
         rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
     )
 

@@ -10,7 +10,7 @@ from assets.delivery import OWNERS, daily, deliver, schema_checked, usually, wit
 from assets.partitions import DAYS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import agreement
+from rlhf_pipeline.votes import agreement, by_people
 
 votes_inbox = dg.AssetSpec(
     "votes_inbox",
@@ -39,14 +39,17 @@ def votes(
     frame = store.votes.snapshot(days, up_to_seq=config.up_to_seq)
     passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
     agreed = agreement(frame, passes=passes)
+    people = by_people(frame)
+    n_machine = len(frame) - len(people)
     yield from deliver(
         context,
         registry,
         frame,
         metrics={
             "n_votes": len(frame),
-            "n_annotators": frame["annotator_id"].nunique(),
-            "n_ties": int((frame["choice"] == "tie").sum()),
+            "n_machine_votes": n_machine,
+            "n_annotators": people["annotator_id"].nunique(),
+            "n_ties": int((people["choice"] == "tie").sum()),
             "n_repeat_passes": len(passes),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
             "noise_ceiling": agreed.noise_ceiling.value if agreed.noise_ceiling else None,
@@ -58,6 +61,8 @@ def votes(
             usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["b"], mostly=0.25),
             usually("expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2),
         ],
-        headline=f"{len(frame)} votes by {frame['annotator_id'].nunique()} annotators, agreement {agreed.raw_agreement or 'unknown: nothing overlaps'}",
+        headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, agreement "
+        + str(agreed.raw_agreement or "unknown: nothing overlaps")
+        + (f"; beside them {n_machine} machine votes" if n_machine else ""),
         rows=frame[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
     )

@@ -1,4 +1,4 @@
-"""Housekeeping: old runs are purged, because event logs grow without bound."""
+"""Housekeeping: old runs are purged, because event logs grow without bound, and the audit chain gets its anchor of the day."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,6 +6,7 @@ import dagster as dg
 
 from jobs.executors import light_executor
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.store import Store, anchors
 
 RUNS_PER_NIGHT = 2000
 
@@ -24,9 +25,19 @@ def purge_runs(context: dg.OpExecutionContext, settings: dg.ResourceParam[Settin
     context.log.info(f"Purged {len(old)} runs that were created before {before.date()}.")
 
 
-@dg.job(description="Purges old runs.", executor_def=light_executor)
+@dg.op(description="Writes down where the audit chain stands, so that a tail that is cut off later is missed.")
+def anchor_audit_chain(context: dg.OpExecutionContext, store: dg.ResourceParam[Store], settings: dg.ResourceParam[Settings]) -> None:
+    path = settings.home / anchors.FILE
+    dropped = anchors.drop_anchor(path, store.audit, settings.organization, settings.project, datetime.now(UTC))
+    context.log.info(
+        f"Anchored seq {dropped.seq} in {path}." if dropped else f"Nothing to anchor: the chain is empty, or {path} has today's."
+    )
+
+
+@dg.job(description="Purges old runs and anchors the audit chain.", executor_def=light_executor)
 def housekeeping() -> None:
     purge_runs()
+    anchor_audit_chain()
 
 
 def housekeeping_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:

@@ -31,6 +31,7 @@ KEPT = (
     "mlflow/artifacts",
     "prompts",
     "annotator_salt",
+    "audit_anchors.jsonl",
     "demo_state.json",
 )  # beside databases and facts; the rest rebuilds itself
 SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}  # of a home without a server

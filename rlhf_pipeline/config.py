@@ -142,6 +142,11 @@ class Settings(BaseModel):
     sensor_seconds: int = Field(default=10, ge=1, description="Least time between two ticks of a sensor")
     heartbeat_seconds: float = Field(default=5, gt=0, description="Between two heartbeats of a run")
     dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
+    web_url: str = Field(
+        default="http://127.0.0.1:8080",
+        description="Where people reach the web app: in login links; its host is served beside loopback, https makes cookies secure",
+        pattern=r"^https?://[^/\s?#@]+/?$",
+    )
     keep_days: int = Field(default=90, ge=1, description="Runs older than this are purged, with their events; ticks go by dagster.yaml")
 
     @field_validator("server_url")
@@ -180,6 +185,12 @@ class Settings(BaseModel):
 
     def _on_server(self, what: str) -> str | None:
         return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}")
+
+    @property
+    def web_hosts(self) -> tuple[str, ...]:
+        """Names under which the web app answers, beside loopback."""
+        host = urlsplit(self.web_url).hostname or ""
+        return (f"[{host}]" if ":" in host else host,)
 
     @property
     def frames(self) -> str:

@@ -10,7 +10,12 @@ PipelineError
 ├── StoreError                 the database refused
 │   ├── UnknownComparison      a vote or prediction for a comparison that was never published
 │   ├── InvalidVote            a vote that breaks the rules of voting
-│   └── IdempotencyConflict    one idempotency key, two different bodies
+│   ├── IdempotencyConflict    one idempotency key, two different bodies
+│   ├── AlreadyVoted           a card that was voted on, without saying which vote is superseded
+│   ├── NotFound               no such row, or not one's own
+│   ├── OutdatedEdit           somebody else changed it meanwhile
+│   ├── AlreadyRunning         the same request is being answered
+│   └── UnstorableText         a text with NUL or half a character in it
 ├── NotEnoughData              too little to compute what was asked, never answered by a guess
 │   └── NotEnoughVotes
 ├── InvalidScores              NaN or infinite where a number is needed
@@ -20,6 +25,13 @@ PipelineError
 │   └── TrainingFailed
 ├── ArtefactError              a stored frame or record that cannot be read or written
 │   └── MissingPartition
+├── ApiError                   a server refused what the client asked, or could not be reached
+│   ├── NotAuthorised          no token, one that ended, or one that may not (401, 403)
+│   ├── MissingResource        no such thing, or not one's own (404)
+│   ├── ConflictingRequest     somebody, or an earlier request, was there first (409, 412)
+│   ├── InvalidRequest         a request that cannot be taken; `fields` says where (400, 413, 422)
+│   ├── TooManyRequests        wait (429)
+│   └── ServerUnavailable      no connection, or a server that is down or fails (5xx)
 └── ExpectationFailed          a blocking data check said no
 """
 
@@ -58,6 +70,21 @@ class InvalidVote(StoreError): ...
 class IdempotencyConflict(StoreError): ...
 
 
+class AlreadyVoted(StoreError): ...
+
+
+class NotFound(StoreError): ...
+
+
+class OutdatedEdit(StoreError): ...
+
+
+class AlreadyRunning(StoreError): ...
+
+
+class UnstorableText(StoreError): ...
+
+
 class NotEnoughData(PipelineError): ...
 
 
@@ -86,3 +113,31 @@ class MissingPartition(ArtefactError): ...
 
 
 class ExpectationFailed(PipelineError): ...
+
+
+class ApiError(PipelineError):
+    """What a server said: `status` (0 without an answer), `kind` of problem, and (path, message) of each wrong field."""
+
+    def __init__(self, message: str, *, status: int = 0, kind: str | None = None, fields: tuple[tuple[str, str], ...] = ()):
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.fields = fields
+
+
+class NotAuthorised(ApiError): ...
+
+
+class MissingResource(ApiError): ...
+
+
+class ConflictingRequest(ApiError): ...
+
+
+class InvalidRequest(ApiError): ...
+
+
+class TooManyRequests(ApiError): ...
+
+
+class ServerUnavailable(ApiError): ...

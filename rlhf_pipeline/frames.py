@@ -197,7 +197,7 @@ VOTES_AS_CAST = FrameSchema(
         "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
         "duration_s": number("seconds it took", nullable=True, low=0.0),
         "task_id": text("judgements submitted together", nullable=True),
-        "origin": text("page, api, cli, import or simulation"),
+        "origin": text("page, api, cli, import, simulation or pipeline"),
         "is_superseded": flag("the annotator replaced it by a later vote"),
         "is_counting": flag("the annotator's last word on this comparison"),
     },

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 ID_LENGTH = 20  # hex characters: 80 bits, no collision expected below 10^11 ids
 
@@ -36,6 +37,15 @@ def folder_hash(folder: Path) -> str:
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def _without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("must hold no NUL character: Postgres keeps none")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]  # that both databases can keep; said by somebody outside
 
 
 class Record(BaseModel):
@@ -86,6 +96,46 @@ class Verdict(StrEnum):
     DRIFT = "drift"
 
 
+class Role(StrEnum):
+    """What a person may do in a project; `rlhf_pipeline.web.permissions` says what each means."""
+
+    ANNOTATOR = "annotator"
+    CURATOR = "curator"
+    ENGINEER = "engineer"
+    AUDITOR = "auditor"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
+class Highlight(Record):
+    """A span of a completion that spoke for or against it: `start` to `end` in characters (Unicode code points) of its raw text."""
+
+    side: Literal["a", "b"]
+    start: int = Field(ge=0)
+    end: int = Field(gt=0)
+    sign: Literal["+", "-"]
+
+    @model_validator(mode="after")
+    def _is_no_empty_span(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"start {self.start} must be below end {self.end}")
+        return self
+
+
+class VoteDetails(Record):
+    """What an annotator said beside the choice. Sides are those of the comparison, wherever they were shown."""
+
+    dimensions: dict[str, Literal["a", "b", "tie"]] = Field(default={}, description="dimension of the rubric -> side that is better in it")
+    highlights: tuple[Highlight, ...] = Field(default=(), max_length=200)
+    flags: tuple[Literal["pii", "identity", "broken", "undone"], ...] = Field(
+        default=(), description="pii: personal data shown; identity: a completion names its maker; broken: unreadable; undone: withdrawn"
+    )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.dimensions or self.highlights or self.flags)
+
+
 class NewVote(Record):
     """What an annotator sends. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
 
@@ -101,10 +151,14 @@ class NewVote(Record):
     stated_confidence: float | None = Field(default=None, ge=0, le=1)
     duration_s: float | None = Field(default=None, ge=0)
     voted_at: datetime | None
-    origin: Literal["page", "api", "cli", "import", "simulation"]
+    origin: Literal["page", "api", "cli", "import", "simulation", "pipeline"]
     idempotency_key: str = Field(min_length=1, max_length=200)
     supersedes: str | None = None
     task_id: str | None = Field(default=None, description="judgements submitted together; `voted_at` and `duration_s` are the task's")
+    assignment_id: str | None = Field(default=None, description="the card that was dealt; None for votes that nobody was dealt")
+    is_swapped: bool | None = Field(default=None, description="completion b was shown on the left; None where nobody knows")
+    guideline_version: int | None = Field(default=None, description="of the guidelines shown")
+    details: VoteDetails | None = None
 
 
 class Vote(NewVote):
@@ -291,6 +345,137 @@ class Promotion(Record):
     reason: str
     actor: str
     promoted_at: datetime = Field(default_factory=utc_now)
+
+
+class AnnotationRules(Record):
+    """How a project is annotated; versioned, set by a curator. A change holds for cards dealt from then on."""
+
+    overlap: int = Field(default=1, ge=1, le=9, description="people who judge each comparison")
+    repeat_share: float = Field(default=0.08, ge=0, le=0.5, description="share of cards that repeat one's own, sides swapped")
+    repeat_after: int = Field(default=20, ge=1, description="other votes between a card and its repeat")
+    gold_share: float = Field(default=0.05, ge=0, le=0.5, description="share of cards whose answer is known, where there are any")
+    lease_minutes: float = Field(default=10, gt=0, le=24 * 60, description="for which a dealt card is one's own")
+    prefetch: int = Field(default=5, ge=1, le=20, description="cards dealt ahead")
+    max_votes_per_day: int | None = Field(default=None, ge=1, description="of one annotator, in a UTC day; empty = no cap")
+    undo_seconds: float = Field(default=30, ge=0, description="in which a vote may be taken back or changed")
+    requires_reason: bool = Field(default=False, description="a vote without a reason is refused, a skip is not")
+    shows_length: bool = Field(default=False, description="characters of each completion, which invites a length bias")
+    dimensions: tuple[str, ...] = Field(default=("helpful", "correct", "harmless", "style"), max_length=8, description="rubric, in order")
+    seed: int = Field(default=0, ge=0, description="of sides, order, repeats and gold")
+
+    @field_validator("dimensions")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names) or any(not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names):
+            raise ValueError("dimensions must be different names of at most 40 letters in lower case, digits, spaces, _ or -")
+        return names
+
+
+class AssignmentKind(StrEnum):
+    """Why a card was dealt. Nothing that an annotator sees says which."""
+
+    NORMAL = "normal"
+    REPEAT = "repeat"
+    GOLD = "gold"
+
+
+class Assignment(Record):
+    """A card: one comparison dealt to one annotator until `leased_until`."""
+
+    assignment_id: str
+    comparison_id: str
+    annotator_id: str
+    pass_no: int
+    kind: AssignmentKind
+    is_swapped: bool
+    n: int = Field(description="the how-manieth card of this annotator, from 1")
+    state: Literal["leased", "voted", "skipped", "released"]
+    slot_no: int | None
+    leased_at: datetime
+    leased_until: datetime
+    settled_at: datetime | None = None
+
+
+class User(Record):
+    """Somebody who may log in. `user_id` is the pseudonym under which votes are kept; e-mail and name stay in this table."""
+
+    user_id: str
+    email: str
+    name: str
+    kind: Literal["person", "service"] = "person"
+    roles: tuple[Role, ...] = ()
+    has_password: bool = False
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+class Token(Record):
+    """A secret as the store knows it: by its SHA-256 alone. `token_id` is the beginning of that hash, safe to show."""
+
+    token_id: str
+    user_id: str
+    kind: Literal["api", "session", "login"]
+    name: str | None
+    scopes: tuple[str, ...] | None = Field(description="permissions it carries of those its owner has; None = all of them")
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Guideline(Record):
+    """What annotators are asked to do, in Markdown. Versions count from 1; a vote keeps the one it was cast under."""
+
+    version: int
+    text: str
+    created_at: datetime
+    created_by: str
+
+
+class NewFeedback(Record):
+    """What somebody sends from where a model is used: thumbs (value 0 or 1), rating (1 to 5), a correction, or detailed text."""
+
+    kind: Literal["thumbs", "rating", "correction", "detailed"]
+    session_id: Text | None = Field(default=None, max_length=200, description="links the turns of one conversation")
+    turn: int | None = Field(default=None, ge=0)
+    prompt: Text | None = Field(default=None, max_length=200_000)
+    completion: Text | None = Field(default=None, max_length=200_000)
+    completion_id: Text | None = Field(default=None, max_length=200)
+    value: float | None = Field(default=None, allow_inf_nan=False)
+    text: Text | None = Field(default=None, max_length=20_000)
+    correction: Text | None = Field(default=None, max_length=200_000)
+    tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
+    given_at: AwareDatetime | None = Field(default=None, description="when, by the clock of the sender")
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        if self.kind == "thumbs" and self.value not in (0.0, 1.0):
+            raise ValueError("thumbs need value 0 (down) or 1 (up)")
+        if self.kind == "rating" and (self.value is None or not 1 <= self.value <= 5):
+            raise ValueError("a rating needs a value from 1 to 5")
+        if self.kind in ("correction", "detailed") and self.value is not None:
+            raise ValueError(f"{self.kind} takes no value")
+        if self.kind == "correction" and not (self.correction and self.prompt and self.completion):
+            raise ValueError("a correction needs the prompt, the completion it corrects and the corrected text")
+        if self.kind == "correction" and self.correction == self.completion:
+            raise ValueError("the corrected text equals the completion it corrects")
+        if self.kind == "detailed" and not self.text:
+            raise ValueError("detailed feedback needs a text")
+        if self.kind != "correction" and self.correction is not None:
+            raise ValueError(f"{self.kind} takes no correction; send kind correction")
+        if self.completion is None and self.completion_id is None:
+            raise ValueError("say what the feedback is about: completion, completion_id or both")
+        return self
+
+
+class Feedback(NewFeedback):
+    """Feedback as recorded; `comparison_id` and `vote_id` are those that a correction became."""
+
+    feedback_id: int
+    created_at: datetime
+    created_by: str
+    comparison_id: str | None = None
+    vote_id: str | None = None
 
 
 def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, REFLECTIONS, VOTES, c
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Choice, content_hash
 from rlhf_pipeline.reward_model import RewardModel, preference_probability
+from rlhf_pipeline.votes import by_people
 
 VOTE_COLUMNS = ["seq", "vote_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"]
 
@@ -62,10 +63,10 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
 
     No prediction is lost: one nobody voted on keeps a row without a vote. `is_error` says that the vote prefers the
     side with the lower score; it is missing where the vote prefers none or has no time, or the scores are equal. Votes on
-    repeats are rows like any other. Raises UnknownComparison for a vote without a prediction, unless `strict` is off: then such
-    votes are left out.
+    repeats are rows like any other; votes of machines are none, because a model that answers itself is always right. Raises
+    UnknownComparison for a vote without a prediction, unless `strict` is off: then such votes are left out.
     """
-    predicted, voted = check_frame(predictions, PREDICTIONS), check_frame(votes, VOTES)
+    predicted, voted = check_frame(predictions, PREDICTIONS), by_people(check_frame(votes, VOTES))
     orphans = voted[~voted["comparison_id"].isin(predicted["comparison_id"])]
     if strict and not orphans.empty:
         row = orphans.iloc[0]

@@ -33,7 +33,10 @@ ALLOWED: dict[str, set[str]] = {
     "store": set(FOUNDATION),
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
-    "cli": {*FOUNDATION, *STAGES, *BESIDE, "simulation", "artefacts", "backups", "datasets", "store", "champions"},
+    "client": set(FOUNDATION),  # somebody else's program installs it: it speaks HTTP, and knows no store
+    "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions"},
+    # It serves the web app, and the terminal votes by the page's own checks.
+    "cli": {*FOUNDATION, *STAGES, *BESIDE, "simulation", "artefacts", "backups", "datasets", "store", "champions", "web"},
 }
 
 OWNERS: dict[str, tuple[str, ...]] = {
@@ -45,7 +48,12 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "frouros": ("drift/",),
     "great_expectations": ("expectations.py",),
     "fastapi": ("web/",),
+    "starlette": ("web/",),
+    "uvicorn": ("web/",),
     "jinja2": ("web/",),
+    "argon2": ("web/",),
+    "itsdangerous": ("web/",),
+    "httpx": ("client/",),
 }
 HEAVY = {
     "torch",

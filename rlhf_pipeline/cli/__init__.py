@@ -4,7 +4,25 @@ import sys
 
 import typer
 
-from rlhf_pipeline.cli import demo, dev, exports, imports, init, models, prompts, replay, runs, storage
+from rlhf_pipeline.cli import (
+    annotation,
+    audit,
+    comparisons,
+    demo,
+    dev,
+    exports,
+    imports,
+    init,
+    models,
+    prompts,
+    replay,
+    runs,
+    serve,
+    storage,
+    users,
+    vote,
+    votes,
+)
 from rlhf_pipeline.config import share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 
@@ -17,12 +35,20 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("demo")(demo.demo)
 app.command("dev")(dev.dev)
+app.command("serve")(serve.serve)
+app.command("vote")(vote.vote)
 app.command("runs")(runs.runs)
 app.command("replay")(replay.replay)
 app.add_typer(exports.app, name="export")
 app.add_typer(imports.app, name="import")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(models.app, name="models")
+app.add_typer(comparisons.app, name="comparisons")
+app.add_typer(votes.app, name="votes")
+app.add_typer(users.app, name="users")
+app.add_typer(annotation.guidelines, name="guidelines")
+app.add_typer(annotation.rules, name="rules")
+app.add_typer(audit.app, name="audit")
 app.add_typer(storage.app, name="storage")
 
 

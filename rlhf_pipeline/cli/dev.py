@@ -1,9 +1,8 @@
-"""`rlhf dev`: Dagster's web server and daemon and MLflow's UI on loopback, until Ctrl-C."""
+"""`rlhf dev`: the web app, Dagster's web server and daemon and MLflow's UI on loopback, until Ctrl-C."""
 
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.cli.serve import is_free
 from rlhf_pipeline.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -28,11 +28,12 @@ SECONDS_TO_STOP = 15
 def dev(
     dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Dagster's web server.")] = 3000,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
+    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the web app, where people vote.")] = 8080,
 ) -> None:
-    """Start Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
+    """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
     workspace = Workspace.here()
-    for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
-        if not _is_free(port):
+    for port, option in ((web_port, "--web-port"), (dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
+        if not is_free(HOST, port):
             raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
     initialise(workspace)
     environ = _environ(workspace, mlflow_port)
@@ -43,13 +44,16 @@ def dev(
     servers: list[subprocess.Popen[bytes]] = []
     try:
         dagster = [str(binaries / "dagster"), "dev", "-w", str(checkout() / "workspace.yaml"), "-h", HOST, "-p", str(dagster_port)]
+        servers.append(_start([str(binaries / "rlhf"), "serve", "--host", HOST, "--port", str(web_port)], environ))
         servers.append(_start(dagster, environ))
         servers.append(_start(_mlflow(workspace, binaries, mlflow_port), environ))
-        _wait([f"http://{HOST}:{dagster_port}/server_info", f"http://{HOST}:{mlflow_port}/health"], servers)
-        typer.echo(f"\n  Dagster  http://{HOST}:{dagster_port}\n  MLflow   http://{HOST}:{mlflow_port}\n\n  Ctrl-C ends both.\n")
+        answering = (f"{web_port}/api/v1/healthz", f"{dagster_port}/server_info", f"{mlflow_port}/health")
+        _wait([f"http://{HOST}:{where}" for where in answering], servers)
+        shown = (("People   ", web_port), ("Dagster  ", dagster_port), ("MLflow   ", mlflow_port))
+        typer.echo("\n" + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown) + "\n  Ctrl-C ends all of them.\n")
         while all(server.poll() is None for server in servers):
             time.sleep(1)
-        raise ConfigurationError("A server ended by itself; its last lines above say why. The other one is stopped.")
+        raise ConfigurationError("A server ended by itself; its last lines above say why. The others are stopped.")
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:
@@ -85,7 +89,7 @@ def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends whole process groups: both servers start children of their own, and some outlive the server that started them."""
+    """Ends whole process groups: the servers start children of their own, and some outlive the server that started them."""
     for server in servers:
         _signal(server, signal.SIGTERM)
     deadline = time.monotonic() + SECONDS_TO_STOP
@@ -132,13 +136,3 @@ def _answers(url: str) -> bool:
             return True
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

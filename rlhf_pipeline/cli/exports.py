@@ -13,6 +13,7 @@ from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import HomeFacts
+from rlhf_pipeline.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.datasets.formats import format_for
 from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
@@ -21,7 +22,10 @@ from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
 
 app = typer.Typer(help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True)
-Form = Annotated[str | None, typer.Option("--format", help="jsonl, csv or parquet; default by the suffix of --out, else jsonl.")]
+Form = Annotated[
+    str | None,
+    typer.Option("--format", help="jsonl, csv, parquet, or argilla for comparisons; default by the suffix of --out, else jsonl."),
+]
 Superseded = Annotated[bool, typer.Option("--superseded", help="With the votes that their annotator replaced by later ones, marked.")]
 Out = Annotated[Path | None, typer.Option(help="File to write; default below <RLHF_HOME>/exports.")]
 
@@ -40,8 +44,11 @@ def completions(out: Out = None) -> None:
 
 @app.command("comparisons")
 def comparisons(format: Form = None, out: Out = None) -> None:
-    """All comparisons, made here or imported, in the preference format."""
+    """All comparisons, made here or imported, in the preference format; as Argilla's records together with their votes."""
     workspace = _workspace()
+    if format_for(out, format).name == "argilla":
+        _write_records(workspace, out)
+        return
     rows = (comparison_rows(batch, workspace.settings.project) for batch in workspace.store.comparisons.stream())
     _write_rows("comparisons", rows, "comparison", workspace, format, out)
 
@@ -49,9 +56,7 @@ def comparisons(format: Form = None, out: Out = None) -> None:
 @app.command("votes")
 def votes(format: Form = None, out: Out = None, superseded: Superseded = False) -> None:
     """All votes in the order they were cast, repeat passes and skips too, in the preference format."""
-    workspace = _workspace()
-    rows = (vote_rows(batch, superseded=superseded) for batch in workspace.store.votes.stream())
-    _write_rows("votes", rows, "vote", workspace, format, out)
+    write_votes(_workspace(), out, format, superseded=superseded)
 
 
 @app.command("tuples")
@@ -122,6 +127,12 @@ def _no_report(files: Artefacts, day: str | None) -> str:
     return f"No drift report of {day} has been made. Run the `feedback` job for {day} (or materialise drift_report for it). {there}"
 
 
+def write_votes(workspace: Workspace, out: Path | None, format: str | None = None, *, superseded: bool = False) -> None:
+    """All votes of the project as a file; see `rlhf export votes`."""
+    rows = (vote_rows(batch, superseded=superseded) for batch in workspace.store.votes.stream())
+    _write_rows("votes", rows, "vote", workspace, format, out)
+
+
 def _workspace() -> Workspace:
     workspace = Workspace.here()
     if HomeFacts.of(workspace.settings.home) is None:  # a home that only ever saw an import has facts and no Dagster
@@ -135,8 +146,26 @@ def _tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
         yield tuple_rows(batch, judged, workspace.settings.project)
 
 
+def _write_records(workspace: Workspace, out: Path | None) -> None:
+    form, store = format_for(name="argilla"), workspace.store
+    path = out or workspace.settings.exports / f"comparisons{form.suffix}"
+
+    def batches() -> Iterator[pd.DataFrame]:
+        for batch in store.comparisons.stream():
+            votes = store.votes.cast_on(batch["comparison_id"].tolist())
+            yield record_rows(comparison_rows(batch, workspace.settings.project), votes)
+
+    with writing_whole(path) as file:
+        n = form.write(batches(), RECORD_ROWS, file)
+    typer.echo(f"{n:,} records in {path}", err=not path.is_file())
+
+
 def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: Workspace, name: str | None, out: Path | None) -> None:
     form = format_for(out, name)
+    if form.name == "argilla":
+        raise ConfigurationError(
+            f"Argilla's records hold comparisons together with their votes, not {noun}: `rlhf export comparisons --format argilla`."
+        )
     path = out or workspace.settings.exports / f"{noun}{form.suffix}"
     with writing_whole(path) as file:
         n = form.write(rows, KINDS[kind], file)

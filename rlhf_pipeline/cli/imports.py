@@ -16,10 +16,12 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from rlhf_pipeline.cli.comparisons import offered
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import import_lock, replay_pending
 from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.datasets.argilla import RecordedComparisons, RecordedVotes, is_argilla
 from rlhf_pipeline.datasets.cells import Clock
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.datasets.mapping import Mapping
@@ -62,6 +64,7 @@ def comparisons(
     mapping: MappingFile = None,
     source: Annotated[str | None, typer.Option(help="Name of the data set, for files without a column `source`.")] = None,
     delimiter: Delimiter = None,
+    offer: Annotated[bool, typer.Option("--offer", help="Ask people about those that nobody judged yet, as the rules say.")] = False,
 ) -> None:
     """Prompts with two completions each. Identical and repeated pairs are kept, flagged, and left out of training."""
     names = Mapping.read(mapping, map_ or ())
@@ -75,6 +78,8 @@ def comparisons(
         flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(shelf.flags.items()))
         if flagged:
             intake.notes.append(f"flagged and left out of training: {flagged}")
+        if offer:
+            intake.notes.append(offered(intake.workspace, store.comparisons.offerable(unvoted_only=True)))
     intake.report()
 
 
@@ -223,7 +228,7 @@ def take_votes(
 def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter: str | None) -> Iterator[Intake]:
     """Open file and home, alone in this home until the end; whatever happens stands in the table of imports."""
     settings = _settings(project)
-    rows = open_rows(file, delimiter=delimiter)
+    rows = _as_rows(kind, open_rows(file, delimiter=delimiter), names)
     workspace = Workspace(settings)
     folder = settings.home / IMPORTS
     with refusals_named(folder):
@@ -247,6 +252,13 @@ def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter
                 workspace.store.imports.fail(import_id, intake.record(error=f"{type(error).__name__}: {error}"))
             raise
         workspace.store.imports.finish(import_id, intake.record())
+
+
+def _as_rows(kind: str, rows: RowFile, names: Mapping) -> RowFile:
+    """The rows of an Argilla export are records, of which comparisons and votes are each a part."""
+    if kind == "prompts" or not is_argilla(rows):
+        return rows
+    return RecordedComparisons(rows) if kind == "comparisons" else RecordedVotes(rows, names)
 
 
 @contextlib.contextmanager

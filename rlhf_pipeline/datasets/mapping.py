@@ -40,7 +40,7 @@ VOTES: Names = {
     "comparison_id": (),
     "source_pair_id": ("pair_id",),
     "annotator_id": ("annotator", "worker_id"),
-    "choice": ("label", "preferred"),
+    "choice": ("label", "preferred", "preference"),
     "strength": (),
     "voted_at": ("submitted_at", "timestamp", "created_at"),
     "duration_s": (),

@@ -13,6 +13,7 @@ import pandas as pd
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, Column, FrameSchema, check_frame, text, time
 from rlhf_pipeline.records import Choice
+from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.splits import split_of
 
 FAMILY, VERSION = "preference", 1
@@ -113,7 +114,7 @@ def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
 def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
     """(prompt, a, b, preferred) of each vote that may teach something: of VOTES_AS_CAST and the COMPARISONS they judge.
 
-    Left out are withdrawn votes and earlier passes, skips and `both_bad`, and, as in preference pairs, votes on flagged
+    Left out are withdrawn votes and earlier passes, skips and `both_bad`, and, as in preference pairs, votes of machines, on flagged
     comparisons and on repeats. Raises UnknownComparison for a vote on a comparison that is not handed in.
     """
     cast, judged = check_frame(votes, VOTES_AS_CAST), _with_source(check_frame(comparisons, COMPARISONS), project)
@@ -124,7 +125,7 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     hashed = judged["split_group"].fillna(judged["prompt_id"]).map(split_of)
     shown = judged.assign(split=judged["split"].fillna(hashed)).rename(columns={"completion_a": "a", "completion_b": "b"})
     teaches = shown.loc[shown["flag"].isna() & shown["repeat_of"].isna(), ["comparison_id", *_SOURCE, "prompt", "a", "b", "split"]]
-    kept = cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)].drop(columns="source_pair_id")
+    kept = by_people(cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)]).drop(columns="source_pair_id")
     joined = kept.merge(teaches, on="comparison_id").sort_values("seq")
     return _shaped(joined.rename(columns={"choice": "preferred"}), TUPLE_ROWS)
 

@@ -171,12 +171,14 @@ class VoteImport:
             raise Rejected("it names no comparison: comparison_id or source_pair_id is missing")
         annotator = identifier(cells["annotator_id"], "annotator_id")
         said = choice(cells["choice"], words)
-        kind = cells.get("annotator_kind")
+        said_kind = cells.get("annotator_kind")
+        kind = AnnotatorKind.HUMAN if is_missing(said_kind) else one_of(said_kind, "annotator_kind", AnnotatorKind)
+        is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE  # a model is nobody whose name needs hiding
         return {
             "comparison_id": comparison_id,
             "source_pair_id": source_id,
-            "annotator_id": annotator if is_own or self.pseudonyms is None else self.pseudonyms(annotator),
-            "annotator_kind": AnnotatorKind.HUMAN.value if is_missing(kind) else one_of(kind, "annotator_kind", AnnotatorKind).value,
+            "annotator_id": annotator if is_kept or self.pseudonyms is None else self.pseudonyms(annotator),
+            "annotator_kind": kind.value,
             "choice": said.value,
             "strength": _strength(cells.get("strength"), said),
             "voted_at": self.clock.moment(cells.get("voted_at"), "voted_at"),

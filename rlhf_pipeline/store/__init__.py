@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store.assignments import Assignments, WorkLeft
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
@@ -15,16 +16,23 @@ from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
+from rlhf_pipeline.store.feedback import FeedbackEntries
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import HalfImport, Import, Imports
 from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.replays import Replays
+from rlhf_pipeline.store.requests import Answer, Requests
+from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.schema import heads
+from rlhf_pipeline.store.tokens import FailedLogins, Tokens
+from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
-__all__ = ["DayDigest", "HalfImport", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay"]
+__all__ = [
+    "Answer", "DayDigest", "HalfImport", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay", "WorkLeft",
+]  # fmt: skip
 
 
 class Store:
@@ -45,6 +53,14 @@ class Store:
         self.calibrations = Calibrations(database)
         self.heartbeats = Heartbeats(database)
         self.completions_cache = CompletionsCache(database)
+        self.assignments = Assignments(database)
+        self.users = Users(database)
+        self.tokens = Tokens(database)
+        self.failed_logins = FailedLogins(database)
+        self.guidelines = Guidelines(database)
+        self.rules = Rules(database)
+        self.feedback = FeedbackEntries(database)
+        self.requests = Requests(database)
         self.audit = Audit(database)
 
     @classmethod

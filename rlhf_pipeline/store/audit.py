@@ -4,24 +4,46 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store.canonical import flat_json, keys_of
+from rlhf_pipeline.records import Record
+from rlhf_pipeline.store.canonical import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared import scope_of, scoped
 from rlhf_pipeline.store.schema import SCOPE, audit, heads, votes
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
 VERIFY_ROWS = 5_000  # read at a time
+PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
 
 _VOTE_COLUMNS = tuple(column.name for column in votes.c if column.name not in SCOPE)
-_LATER_COLUMNS = {"task_id"}  # in the digest where they say something, so that votes from before them still match theirs
-_VOTE_KEYS = keys_of(_VOTE_COLUMNS)
-_FIRST_VOTE_KEYS = keys_of(name for name in _VOTE_COLUMNS if name not in _LATER_COLUMNS)
+# In the digests of a vote where they say something, so that votes from before there were such columns still match theirs.
+LATER_COLUMNS = ("task_id", "assignment_id", "is_swapped", "guideline_version", "details")
 _LINK_KEYS = keys_of(column.name for column in audit.c if column.name != "hash")
+
+
+_HEAD = select(heads).where(scoped(heads))
+_MOVE_HEAD = (
+    heads.update().where(scoped(heads)).values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
+)
+
+
+class AuditLink(Record):
+    """One act: who did what to which thing, with the digest of what was written."""
+
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    object_id: str
+    payload_digest: str
+    prev_hash: str
+    hash: str
 
 
 class Ledger:
@@ -30,7 +52,7 @@ class Ledger:
     def __init__(self, connection: Connection, database: Database):
         self._connection = connection
         self._database = database
-        head = connection.execute(select(heads).where(database.mine(heads))).one_or_none()
+        head = connection.execute(_HEAD, scope_of(database)).one_or_none()
         self._is_new = head is None
         self.vote_seq: int = head.vote_seq if head else 0
         self.seq: int = head.audit_seq if head else 0
@@ -69,7 +91,7 @@ class Ledger:
         if self._is_new:
             self._database.insert(self._connection, heads, [head])
         else:
-            self._connection.execute(heads.update().where(self._database.mine(heads)).values(head))
+            self._connection.execute(_MOVE_HEAD, scope_of(self._database, **{f"new_{name}": value for name, value in head.items()}))
 
 
 @contextmanager
@@ -88,10 +110,17 @@ def link_hash(link: Mapping[str, Any]) -> str:
 
 def vote_digest(row: Mapping[str, Any]) -> str:
     """Digest of all columns of a stored vote: its `content_hash`."""
-    keys = _FIRST_VOTE_KEYS
-    if any(row[name] is not None for name in _LATER_COLUMNS):
-        keys = tuple(key for key in _VOTE_KEYS if key[0] not in _LATER_COLUMNS or row[key[0]] is not None)
-    return hashlib.sha256(f"[{flat_json(row, keys)}]".encode()).hexdigest()
+    return hashlib.sha256(f"[{flat_json(row, said_keys(row, _VOTE_COLUMNS))}]".encode()).hexdigest()
+
+
+def said_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
+    """`columns` as keys, those of LATER_COLUMNS only where the row says something in them."""
+    return _keys_without(columns, tuple([name for name in LATER_COLUMNS if row[name] is None]))
+
+
+@lru_cache(maxsize=256)
+def _keys_without(columns: tuple[str, ...], silent: tuple[str, ...]) -> Keys:
+    return keys_of(name for name in columns if name not in silent)
 
 
 class Audit:
@@ -103,6 +132,56 @@ class Audit:
     def count(self) -> int:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(audit).where(self._database.mine(audit))).scalar_one()
+
+    def head(self) -> tuple[int, str]:
+        """Seq and hash of the newest link; 0 and the first hash where there is none."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.mine(heads))).one_or_none()
+        return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
+
+    def hash_at(self, seq: int) -> str | None:
+        """Of one link; None where there is none."""
+        with self._database.reading() as connection:
+            found: str | None = connection.execute(select(audit.c.hash).where(self._database.mine(audit), audit.c.seq == seq)).scalar()
+            return found
+
+    def page(
+        self,
+        *,
+        before_seq: int | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        object_id: str | None = None,
+        limit: int = 50,
+        within: int = PAGE_LOOKS_AT,
+    ) -> tuple[list[AuditLink], int | None]:
+        """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end of the chain).
+
+        `action` may end in `*`. A page looks at no more than `within` links: one of a rare actor may be empty and still have a next.
+        """
+        upper = before_seq if before_seq is not None else self.head()[0] + 1
+        lower = max(1, upper - within)
+        conditions = [self._database.mine(audit), audit.c.seq < upper, audit.c.seq >= lower]
+        if actor is not None:
+            conditions.append(audit.c.actor == actor)
+        if object_id is not None:
+            conditions.append(audit.c.object_id == object_id)
+        if action is not None:
+            is_prefix = action.endswith("*")
+            conditions.append(audit.c.action.startswith(action[:-1], autoescape=True) if is_prefix else audit.c.action == action)
+        with self._database.reading() as connection:
+            rows = connection.execute(select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)).mappings().all()
+        links = [AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields}) for row in rows]
+        if len(links) == limit:
+            return links, links[-1].seq if links[-1].seq > 1 else None
+        return links, lower if lower > 1 else None
+
+    def after(self, seq: int, *, limit: int) -> list[AuditLink]:
+        """Links above a seq, oldest first."""
+        wanted = select(audit).where(self._database.mine(audit), audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).mappings().all()
+        return [AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields}) for row in rows]
 
     def verify(self) -> int:
         """Walk the whole chain and set every vote beside its link; the number of links.

@@ -9,24 +9,24 @@ from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, ColumnElement, Connection, Select, String, and_, cast, func, literal, select
+from sqlalchemy import JSON, ColumnElement, Connection, Row, Select, String, and_, bindparam, cast, func, select
 
-from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, UnknownComparison
-from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote
-from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, vote_digest
-from rlhf_pipeline.store.canonical import flat_json, keys_of
+from rlhf_pipeline.errors import AlreadyVoted, IdempotencyConflict, InvalidVote, NotFound, UnknownComparison
+from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, said_keys, vote_digest
+from rlhf_pipeline.store.canonical import flat_json
+from rlhf_pipeline.store.cards import Cards
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.prepared import among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
-REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict)  # of one vote, whatever stands beside it
+REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)  # of one vote, whatever stands beside it
 
 VoteRow = dict[str, Any]
 
 _TURN_COLUMNS = ("comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day")
 _FIELDS = tuple(NewVote.model_fields)
-_BODY_KEYS = keys_of(_FIELDS)
-_FIRST_BODY_KEYS = keys_of(name for name in _FIELDS if name != "task_id")  # of votes from before there were tasks
 
 
 def check_vote(vote: NewVote) -> None:
@@ -60,16 +60,22 @@ def seal(vote: NewVote) -> SealedVote:
     """Raises InvalidVote, as `check_vote` does."""
     check_vote(vote)
     columns = {name: getattr(vote, name) for name in _FIELDS}
-    columns |= {"choice": vote.choice.value, "annotator_kind": vote.annotator_kind.value}
+    columns |= {"choice": vote.choice.value, "annotator_kind": vote.annotator_kind.value, "details": _canonical(vote.details)}
     body = columns
     if vote.voted_at is not None:
         voted_at = vote.voted_at.astimezone(UTC)
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    keys = _BODY_KEYS if vote.task_id is not None else _FIRST_BODY_KEYS
-    body_hash = hashlib.sha256(f"[{flat_json(body, keys)}]".encode()).hexdigest()
+    body_hash = hashlib.sha256(f"[{flat_json(body, said_keys(body, _FIELDS))}]".encode()).hexdigest()
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'  # of content_id("vote", key, body_hash)
     return SealedVote(vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns)
+
+
+def _canonical(details: VoteDetails | None) -> str | None:
+    """None for details that say nothing: the same vote has one body."""
+    if details is None or details.is_empty:
+        return None
+    return json.dumps(details.model_dump(mode="json", exclude_defaults=True), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def cast_votes(connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[SealedVote]) -> list[VoteRow]:
@@ -81,12 +87,16 @@ def cast_votes(connection: Connection, ledger: Ledger, database: Database, seale
     placed = [booth.place(vote, ledger) for vote in sealed]
     database.insert(connection, votes, booth.new_rows)
     database.insert(connection, idempotency, booth.new_keys)
+    booth.cards.settle(connection, booth.new_rows)
     return placed
 
 
 def vote_of(row: VoteRow) -> Vote:
     """The record of a stored vote."""
-    return Vote.model_validate({name: row[name] for name in Vote.model_fields})
+    values = {name: row[name] for name in Vote.model_fields}
+    if values["details"] is not None:
+        values["details"] = VoteDetails.from_json(values["details"])
+    return Vote.model_validate(values)
 
 
 @dataclass
@@ -100,6 +110,7 @@ class _Booth:
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
     strangers: dict[str, VoteRow]  # votes that new votes want to supersede, whoever cast them
+    cards: Cards  # on which they were dealt what they judge
     new_rows: list[VoteRow] = field(default_factory=list)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
 
@@ -108,21 +119,17 @@ class _Booth:
         ids = sorted({vote.comparison_id for vote, *_ in sealed})
         keys = [vote.idempotency_key for vote, *_ in sealed]
         targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
-        known = select(comparisons.c.comparison_id).where(database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
-        replays = (
-            select(idempotency.c.body_hash, votes)
-            .join(votes, idempotency.c.vote_id == votes.c.vote_id)
-            .where(database.mine(votes), database.mine(idempotency), idempotency.c.idempotency_key.in_(keys))
-        )
-        booth = cls(database, database.clock.now().astimezone(UTC), set(connection.execute(known).scalars()), {}, {}, {}, {})
-        for row in connection.execute(replays).mappings():
+        cards = Cards.of(connection, database, [vote for vote, *_ in sealed])
+        published = set(connection.execute(_PUBLISHED, scope_of(database, values=ids)).scalars())
+        booth = cls(database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards)
+        for row in connection.execute(_RECORDED, scope_of(database, values=keys)).mappings():
             booth.recorded[row["idempotency_key"]] = (row["body_hash"], dict(row))
         pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
-        for turn in connection.execute(_turns_of(database, pairs)):
+        for turn in turns_of(connection, database, pairs):
             booth._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
-            wanted = select(votes).where(database.mine(votes), votes.c.vote_id.in_(targets))
-            booth.strangers = {row["vote_id"]: dict(row) for row in connection.execute(wanted).mappings()}
+            found = connection.execute(_WITH_IDS, scope_of(database, values=targets)).mappings()
+            booth.strangers = {row["vote_id"]: dict(row) for row in found}
         return booth
 
     def place(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
@@ -134,6 +141,7 @@ class _Booth:
                 f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never published in project "
                 f"{self.database.project!r}. Publish it first, or correct the id."
             )
+        self.cards.check(vote)
         row = self._row(sealed, ledger)
         self._remember(row)
         self.recorded[vote.idempotency_key] = (body_hash, row)
@@ -192,15 +200,30 @@ class _Booth:
             self.superseded[row["supersedes"]] = row["vote_id"]
 
 
-def _turns_of(database: Database, pairs: Sequence[tuple[str, str]]) -> Select[Any]:
-    """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs, not of all who judged the same comparisons: of a
-    comparison that everybody judges there are thousands."""
-    document = json.dumps(pairs)  # one parameter, read as a table: SQLite looks row values up in no index
-    if database.is_sqlite:
-        each = func.json_each(document).table_valued("value")
+def turns_of(connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]) -> Sequence[Row[Any]]:
+    """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
+    return connection.execute(_TURNS[database.is_sqlite], scope_of(database, pairs=json.dumps(pairs))).all()
+
+
+def _turns(is_sqlite: bool) -> Select[Any]:
+    """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all who judged the same comparisons: of a comparison
+    that everybody judges there are thousands. The pairs are one parameter, read as a table: SQLite looks row values up in no index."""
+    pairs = bindparam("pairs", type_=String())
+    if is_sqlite:
+        each = func.json_each(pairs).table_valued("value")
         asked: list[ColumnElement[str]] = [func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)]
     else:
-        each = func.json_array_elements(cast(literal(document, String), JSON)).table_valued("value")
+        each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
         asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
-    mine = database.mine(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
+    mine = scoped(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
     return select(*(votes.c[name] for name in _TURN_COLUMNS)).select_from(each).join(votes, and_(*mine))
+
+
+_TURNS = {is_sqlite: _turns(is_sqlite) for is_sqlite in (True, False)}
+_PUBLISHED = select(comparisons.c.comparison_id).where(scoped(comparisons), among(comparisons.c.comparison_id))
+_RECORDED = (
+    select(idempotency.c.body_hash, votes)
+    .join(votes, idempotency.c.vote_id == votes.c.vote_id)
+    .where(scoped(votes), scoped(idempotency), among(idempotency.c.idempotency_key))
+)
+_WITH_IDS = select(votes).where(scoped(votes), among(votes.c.vote_id))

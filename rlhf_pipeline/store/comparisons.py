@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, distinct, func, literal, select, t
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.records import Choice, Record, content_hash, content_id
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, content_id
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -28,6 +28,17 @@ class PublishResult(Record):
 
     def plus(self, other: "PublishResult") -> "PublishResult":
         return PublishResult(**{name: getattr(self, name) + getattr(other, name) for name in PublishResult.model_fields})
+
+
+class Texts(Record):
+    """A prompt and its two completions, and who made them, which no annotator is told."""
+
+    comparison_id: str
+    prompt: str
+    completion_a: str
+    completion_b: str
+    model_version_a: str
+    model_version_b: str
 
 
 def pair_key(prompt: str, completion_a: str, completion_b: str) -> str:
@@ -80,6 +91,16 @@ class Comparisons:
                 wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
                 rows.extend(connection.execute(wanted).all())
         return frame_of(sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS)
+
+    def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
+        """What annotators are shown of these comparisons, by id; unknown ids are left out."""
+        columns = [comparisons.c[name] for name in Texts.model_fields]
+        found: dict[str, Texts] = {}
+        with self._database.reading() as connection:
+            for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
+                wanted = select(*columns).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
+                found |= {row["comparison_id"]: Texts.model_construct(**row) for row in connection.execute(wanted).mappings()}
+        return found
 
     def stream(self, batch_rows: int = 1000) -> Iterator[pd.DataFrame]:
         """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most `batch_rows`.
@@ -154,6 +175,26 @@ class Comparisons:
         )
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), COMPARISONS)
+
+    def offerable(self, *, day: str | None = None, unvoted_only: bool = False) -> list[str]:
+        """Ids of comparisons that people may be asked about: no repeats, none flagged; of one day, where so asked. Oldest first.
+
+        With `unvoted_only`, those that no person judged yet; a skip judges nothing, and a machine is no person.
+        """
+        conditions = [self._database.mine(comparisons), comparisons.c.flag.is_(None), comparisons.c.repeat_of.is_(None)]
+        if day is not None:
+            conditions.append(comparisons.c.day == day)
+        if unvoted_only:
+            judged = select(literal(1)).where(
+                self._database.mine(votes),
+                votes.c.comparison_id == comparisons.c.comparison_id,
+                votes.c.choice != Choice.SKIP.value,
+                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+            )
+            conditions.append(~judged.exists())
+        order = (comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+        with self._database.reading() as connection:
+            return list(connection.execute(select(comparisons.c.comparison_id).where(*conditions).order_by(*order)).scalars())
 
     def count(self) -> int:
         with self._database.reading() as connection:

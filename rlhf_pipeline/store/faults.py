@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import StoreError, UnstorableText
 
 LOCKED = (
     "another process held the write lock longer than the timeout. Find it (SQLite: `lsof` on the file, Postgres: pg_stat_activity), "
@@ -73,7 +73,7 @@ def translated(where: str) -> Iterator[None]:
     except (UnicodeEncodeError, ValueError) as cause:  # of the driver: SQLAlchemy lets these through
         if not isinstance(cause, UnicodeEncodeError) and "NUL" not in str(cause):
             raise
-        raise StoreError(f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out of it.") from cause
+        raise UnstorableText(f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out of it.") from cause
     except PoolTimeout as cause:
         raise StoreError(f"The store {where}: all connections are in use. Lower the number of threads, then try again.") from cause
     except SQLAlchemyError as cause:

@@ -115,6 +115,7 @@ comparisons = _table(
     _id("gold", nullable=True),
     _id("flag", nullable=True),
     _id("pair_key", nullable=True),
+    _id("written_by", nullable=True),
     _index("ix_comparisons_day", "day", "position", "comparison_id"),
     _index("ix_comparisons_pair_key", "pair_key"),
     _index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),
@@ -125,6 +126,15 @@ comparisons = _table(
         unique=True,
         sqlite_where=text("source_pair_id IS NOT NULL"),
         postgresql_where=text("source_pair_id IS NOT NULL"),
+    ),
+    Index(  # gold cards are drawn from few rows among many: else each lease reads every comparison
+        "ix_comparisons_gold",
+        *SCOPE,
+        "day",
+        "position",
+        "comparison_id",
+        sqlite_where=text("gold IS NOT NULL"),
+        postgresql_where=text("gold IS NOT NULL"),
     ),
     key=("comparison_id",),
 )
@@ -171,6 +181,10 @@ votes = _table(
     Column("revision_no", Integer, nullable=False, comment="0 as cast, +1 by each superseding vote"),
     Column("displaced_day", String(10), comment="day of the vote it made not count"),
     _id("task_id", nullable=True),
+    _id("assignment_id", nullable=True),
+    Column("is_swapped", Boolean, comment="completion b was shown on the left"),
+    Column("guideline_version", Integer),
+    _text("details", nullable=True),
     CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name="choice"),
     CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"),
     _unique("vote_id", name="uq_votes_vote_id"),
@@ -178,6 +192,7 @@ votes = _table(
     _unique("supersedes", name="uq_votes_supersedes"),
     _refers("comparison_id", "comparisons"),
     _index("ix_votes_day", "day", "seq"),
+    _index("ix_votes_annotator", "annotator_id", "seq"),
     Index(
         "ix_votes_displaced_day",
         *SCOPE,
@@ -339,4 +354,144 @@ completion_cache = _table(
     _text("value"),
     _time("stored_at"),
     key=("cache_key",),
+)
+
+assignments = _table(
+    "assignments",
+    _id("assignment_id"),
+    _id("comparison_id"),
+    _id("annotator_id"),
+    Column("pass_no", Integer, nullable=False),
+    _id("kind"),
+    Column("is_swapped", Boolean, nullable=False),
+    _count("n"),
+    _id("state"),
+    Column("slot_no", Integer),
+    _time("leased_at"),
+    _time("leased_until"),
+    _time("settled_at", nullable=True),
+    CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name="kind"),
+    CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name="state"),
+    _unique("comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"),
+    _refers("comparison_id", "comparisons"),
+    _index("ix_assignments_annotator", "annotator_id", "n"),
+    _index("ix_assignments_state", "annotator_id", "state", "settled_at"),
+    key=("assignment_id",),
+)
+
+slots = _table(
+    "slots",
+    _id("comparison_id"),
+    Column("slot_no", Integer, nullable=False, autoincrement=False),
+    _count("priority"),
+    _id("state"),
+    _id("assignment_id", nullable=True),
+    _time("leased_until", nullable=True),
+    CheckConstraint("state IN ('open', 'leased', 'done')", name="state"),
+    _refers("comparison_id", "comparisons"),
+    Index(
+        "ix_slots_to_do",
+        *SCOPE,
+        "priority",
+        "comparison_id",
+        "slot_no",
+        sqlite_where=text("state <> 'done'"),
+        postgresql_where=text("state <> 'done'"),
+    ),
+    key=("comparison_id", "slot_no"),
+)
+
+users = _table(
+    "users",
+    _id("user_id"),
+    _id("email"),
+    _text("name"),
+    _id("kind"),
+    _text("password_hash", nullable=True),
+    _time("created_at"),
+    _time("disabled_at", nullable=True),
+    CheckConstraint("kind IN ('person', 'service')", name="kind"),
+    _unique("email", name="uq_users_email"),
+    key=("user_id",),
+)
+
+role_grants = _table(
+    "role_grants",
+    _id("user_id"),
+    _id("role"),
+    _time("granted_at"),
+    _id("granted_by"),
+    _refers("user_id", "users"),
+    key=("user_id", "role"),
+)
+
+tokens = _table(
+    "tokens",
+    Column("token_hash", String(64), nullable=False),
+    _id("user_id"),
+    _id("kind"),
+    _text("name", nullable=True),
+    _text("scopes", nullable=True),
+    _time("created_at"),
+    _time("expires_at"),
+    _time("last_used_at", nullable=True),
+    _time("revoked_at", nullable=True),
+    CheckConstraint("kind IN ('api', 'session', 'login')", name="kind"),
+    _refers("user_id", "users"),
+    _index("ix_tokens_user", "user_id"),
+    key=("token_hash",),
+)
+
+failed_logins = _table(
+    "failed_logins",
+    _id("who"),
+    Column("n_failed", Integer, nullable=False),
+    _time("last_failed_at"),
+    key=("who",),
+)
+
+guidelines = _table(
+    "guidelines",
+    Column("version", Integer, nullable=False, autoincrement=False),
+    _text("text"),
+    _time("created_at"),
+    _id("created_by"),
+    key=("version",),
+)
+
+annotation_rules = _table(
+    "annotation_rules",
+    Column("version", Integer, nullable=False, autoincrement=False),
+    _text("record"),
+    _time("created_at"),
+    _id("created_by"),
+    key=("version",),
+)
+
+feedback = _table(
+    "feedback",
+    _count("feedback_id"),
+    _id("kind"),
+    _id("session_id", nullable=True),
+    _id("created_by"),
+    _time("created_at"),
+    _text("record"),
+    _id("comparison_id", nullable=True),
+    _id("vote_id", nullable=True),
+    CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name="kind"),
+    _index("ix_feedback_session", "session_id", "feedback_id"),
+    key=("feedback_id",),
+)
+
+requests = _table(
+    "requests",
+    _id("principal"),
+    _id("idempotency_key"),
+    Column("request_hash", String(64), nullable=False),
+    Column("status", Integer, comment="of the answer; missing while it is being made"),
+    _text("answer", nullable=True),
+    _time("started_at"),
+    _time("expires_at"),
+    _index("ix_requests_expires_at", "expires_at"),
+    key=("principal", "idempotency_key"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, union_all
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
 from rlhf_pipeline.store.audit import acting
@@ -16,8 +16,10 @@ from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST, counts, counts_on
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
-from rlhf_pipeline.store.schema import comparisons, heads, votes
+from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
+from rlhf_pipeline.store.vote_lists import VoteLists, same_comparison
 
+SEARCH_LOOKS_AT = 50_000  # votes a page of a search reads at most, whatever is looked for
 DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshots a vote changes
 
 
@@ -46,11 +48,11 @@ class DayDigest(Record):
     sha256: str
 
 
-class Votes:
+class Votes(VoteLists):
     """Append-only. `seq` counts a project's votes in commit order, without gaps."""
 
     def __init__(self, database: Database):
-        self._database = database
+        super().__init__(database)
         self._together = GroupCommit[SealedVote, VoteRow](
             lambda sealed: self._record(sealed)[0], refusals=REFUSALS, most=VOTES_PER_TRANSACTION
         )
@@ -64,6 +66,37 @@ class Votes:
         is a repeat pass: kept, and the last pass counts.
         """
         return vote_of(self._together(seal(vote)))
+
+    def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
+        """`cast` for several at once, each answered for by itself: the vote as stored, or why it was refused. One transaction if none is."""
+        answers: list[Vote | PipelineError | None] = [None] * len(new_votes)
+        sealed: list[tuple[int, SealedVote]] = []
+        for i, vote in enumerate(new_votes):
+            try:
+                sealed.append((i, seal(vote)))
+            except InvalidVote as refusal:
+                answers[i] = refusal
+        try:
+            for (i, _), row in zip(sealed, self._record([one for _, one in sealed])[0] if sealed else (), strict=True):
+                answers[i] = vote_of(row)
+        except REFUSALS:
+            for i, one in sealed:
+                try:
+                    answers[i] = vote_of(self._record([one])[0][0])
+                except REFUSALS as refusal:
+                    answers[i] = refusal
+        return [answer for answer in answers if answer is not None]
+
+    def with_key(self, idempotency_key: str) -> Vote | None:
+        """The vote that was cast under a key; None where there is none."""
+        wanted = (
+            select(votes)
+            .join(idempotency, and_(self._database.mine(idempotency), idempotency.c.vote_id == votes.c.vote_id))
+            .where(self._database.mine(votes), idempotency.c.idempotency_key == idempotency_key)
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(wanted).mappings().one_or_none()
+        return None if row is None else vote_of(dict(row))
 
     def cast_many(self, new_votes: Sequence[NewVote]) -> list[Vote]:
         """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast them all again.
@@ -95,11 +128,11 @@ class Votes:
         return rows, ledger.vote_seq - before
 
     def get(self, vote_id: str) -> Vote:
-        """Raises StoreError for an unknown id."""
+        """Raises NotFound."""
         with self._database.reading() as connection:
             row = connection.execute(select(votes).where(self._database.mine(votes), votes.c.vote_id == vote_id)).mappings().one_or_none()
         if row is None:
-            raise StoreError(f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the id.")
+            raise NotFound(f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the id.")
         return vote_of(dict(row))
 
     def snapshot(self, days: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
@@ -111,7 +144,7 @@ class Votes:
         columns = [comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name] for name in VOTES.columns]
         counting = (
             select(*columns)
-            .join(comparisons, _same_comparison())
+            .join(comparisons, same_comparison())
             .where(counts_on(self._database, sorted(set(days)), up_to_seq))
             .order_by(votes.c.seq)
         )
@@ -124,9 +157,17 @@ class Votes:
         rows: list[Row[Any]] = []
         with self._database.reading() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                counting = select(*columns).join(comparisons, _same_comparison())
+                counting = select(*columns).join(comparisons, same_comparison())
                 rows += connection.execute(counting.where(votes.c.comparison_id.in_(ids), counts(self._database, up_to_seq))).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
+
+    def cast_on(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
+        """VOTES_AS_CAST of every vote on these comparisons as they stand now, in seq order."""
+        rows: list[Row[Any]] = []
+        with self._database.reading() as connection:
+            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
+                rows += connection.execute(self._as_cast(LATEST).where(votes.c.comparison_id.in_(ids))).all()
+        return frame_of(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
 
     def stream(self, *, up_to_seq: int | None = None, batch_rows: int = 5000) -> Iterator[pd.DataFrame]:
         """VOTES_AS_CAST: every vote ever cast up to a seq (default: now), in seq order, in frames of at most `batch_rows`.
@@ -182,16 +223,41 @@ class Votes:
         with self._database.reading() as connection:
             return connection.execute(newest).scalar() or 0
 
-    def page(self, *, before_seq: int | None = None, day: str | None = None, limit: int = 50) -> pd.DataFrame:
+    def page(
+        self,
+        *,
+        before_seq: int | None = None,
+        day: str | None = None,
+        annotator_id: str | None = None,
+        comparison_id: str | None = None,
+        limit: int = 50,
+    ) -> pd.DataFrame:
         """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is `before_seq` the last row's seq.
 
         The hundredth page costs what the first one does.
         """
         upper = LATEST if before_seq is None else before_seq
-        on_day = () if day is None else (votes.c.day == day,)
-        wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *on_day).order_by(votes.c.seq.desc()).limit(limit)
+        given = ((votes.c.day, day), (votes.c.annotator_id, annotator_id), (votes.c.comparison_id, comparison_id))
+        only = [column == value for column, value in given if value is not None]
+        wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *only).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
+
+    def search(self, text: str, *, before_seq: int | None = None, limit: int = 50) -> tuple[pd.DataFrame, int | None]:
+        """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next page (None at the beginning).
+
+        A page reads no more than SEARCH_LOOKS_AT votes: it may hold none and still have a next.
+        """
+        upper = before_seq if before_seq is not None else self.max_seq() + 1
+        lower = max(1, upper - SEARCH_LOOKS_AT)
+        said = votes.c.reason.icontains(text, autoescape=True)
+        among = votes.c.seq < upper, votes.c.seq >= lower
+        wanted = self._as_cast(LATEST).where(*among, said).order_by(votes.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            found = frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
+        if len(found) == limit:
+            lower = int(found["seq"].iloc[-1])
+        return found, lower if lower > 1 else None
 
     def last_imported_seq(self, day: str) -> int:
         """The newest seq among the imported votes that were cast on `day`; 0 where there is none. Undated ones count on no day."""
@@ -275,14 +341,14 @@ class Votes:
     ) -> int:
         """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq` and not above `up_to_seq`.
 
-        With `choices`, votes of these only; with `split`, only comparisons that were imported as of that split.
+        Votes of machines teach nothing and are not counted. With `choices`, votes of these only; with `split`, only comparisons that were imported as of that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         mine = [self._database.mine(comparisons), comparisons.c.repeat_of.is_(None), comparisons.c.flag.is_(None)]
         if split is not None:
             mine.append(comparisons.c.split == split)
-        voted = select(votes.c.comparison_id).where(self._database.mine(votes))
-        if after_seq > 0 or up_to_seq is not None:  # else an index alone answers
+        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value)
+        if after_seq > 0 or up_to_seq is not None:
             voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
         if choices is not None:
             voted = voted.where(votes.c.choice.in_([choice.value for choice in choices]))
@@ -323,12 +389,4 @@ class Votes:
             "source_pair_id": comparisons.c.source_pair_id,
         }
         columns = [computed[name].label(name) if name in computed else votes.c[name] for name in VOTES_AS_CAST.columns]
-        return select(*columns).join(comparisons, _same_comparison()).where(self._database.mine(votes))
-
-
-def _same_comparison() -> ColumnElement[bool]:
-    return and_(
-        comparisons.c.organization_id == votes.c.organization_id,
-        comparisons.c.project_id == votes.c.project_id,
-        comparisons.c.comparison_id == votes.c.comparison_id,
-    )
+        return select(*columns).join(comparisons, same_comparison()).where(self._database.mine(votes))

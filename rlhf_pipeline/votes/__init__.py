@@ -1,21 +1,28 @@
 """From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
 
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.latest import latest_pairs
+from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
 from rlhf_pipeline.votes.splits import SPLITS, split_of
 from rlhf_pipeline.votes.training_data import training_rows
 
 __all__ = [
+    "CONSENSUS",
     "SPLITS",
     "Agreement",
     "AgreementParams",
     "BootstrapParams",
+    "ConsensusParams",
     "PairCounts",
     "PairParams",
+    "adjudication",
     "agreement",
+    "by_people",
+    "consensus",
     "count_pairs",
     "gold_ceiling",
     "gold_pairs",

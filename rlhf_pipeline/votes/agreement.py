@@ -11,6 +11,7 @@ from pydantic import Field
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.records import Choice, Interval, Record
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
+from rlhf_pipeline.votes.people import by_people
 
 SWAPPED = {Choice.A: Choice.B, Choice.B: Choice.A}
 
@@ -35,7 +36,7 @@ class Agreement(Record):
 
 
 def agreement(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Agreement:
-    """All measures of agreement of a VOTES frame; skips judge nothing and are left out.
+    """All measures of agreement of a VOTES frame; skips judge nothing and machines are no people: both are left out.
 
     A VOTES frame holds of several passes over one comparison only the last: `passes`, with columns prompt_id, choice_first
     and choice as `store.votes.repeat_passes` gives them, adds what the annotators said before to `self_consistency`.
@@ -76,7 +77,7 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
 
 
 def _judged(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = check_frame(votes, VOTES)
+    checked = by_people(check_frame(votes, VOTES))
     return checked[checked["choice"] != Choice.SKIP]
 
 

@@ -7,6 +7,7 @@ from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
+from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.splits import split_of
 
 MARGIN = 0.5  # of a label without votes: that of votes without strength
@@ -47,13 +48,13 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
 
 
 def gold_ceiling(votes: pd.DataFrame, comparisons: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """How often one vote for a or b is the known right choice; None where no such vote meets one.
+    """How often one person's vote for a or b is the known right choice; None where no such vote meets one.
 
     This stands beside an accuracy against gold labels, as `noise_ceiling` beside one against votes: a label rests on several
     votes, so single votes agree with it more often than with each other, and a model can do better than either. The bootstrap
     draws prompts. Raises UnknownComparison for a vote whose comparison is not given.
     """
-    votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    votes, comparisons = by_people(check_frame(votes, VOTES)), check_frame(comparisons, COMPARISONS)
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise UnknownComparison(f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. Hand in those as well.")

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.records import Choice, Record
+from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.splits import split_of
 
 MAX_STRENGTH = 4
@@ -25,6 +26,9 @@ class PairParams(BaseModel):
         "needed for unbiased probabilities where comparisons get an even number of votes",
     )
     strength_when_missing: int = Field(default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote that states none")
+    with_machine_votes: bool = Field(
+        default=False, description="Count votes of machines too: a model is then taught by what an earlier one said"
+    )
 
 
 class PairCounts(Record):
@@ -33,6 +37,7 @@ class PairCounts(Record):
     n_votes: int
     n_ties: int
     n_skips: int
+    n_machine: int = Field(default=0, description="votes of machines, which teach nothing unless asked for")
     n_repeats: int = Field(description="votes on repeats; they measure self-consistency and make no pair")
     n_flagged: int = Field(default=0, description="votes on imported comparisons of identical or repeated completions")
     n_comparisons: int = Field(description="comparisons with a vote, repeats left out")
@@ -45,13 +50,14 @@ class PairCounts(Record):
 def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> pd.DataFrame:
     """One row per comparison with a majority, sorted by comparison id; the order of votes is irrelevant.
 
-    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats and flagged comparisons are left out. `margin` is the mean
+    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats and flagged comparisons are left out, and votes of
+    machines unless `params` ask for them. `margin` is the mean
     strength in the majority's direction over 4 (0 where the minority felt more strongly), `day` the last day a counted
     vote was cast on; an imported split wins over the hash. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
     is not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for one).
     """
     params = params or PairParams()
-    votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    votes, comparisons = _teaching(check_frame(votes, VOTES), params), check_frame(comparisons, COMPARISONS)
     tallies = _tallies(_sided(_first_pass(votes, comparisons)), params)
     kept = tallies[_has_majority(tallies, params)]
     if kept.empty:
@@ -68,14 +74,16 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
 def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> PairCounts:
     """How many votes and comparisons were dropped on the way to pairs, and why. Raises as `preference_pairs`."""
     params = params or PairParams()
-    votes, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    cast, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    votes = _teaching(cast, params)
     first = _first_pass(votes, comparisons)
     flagged = comparisons.loc[comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"]
     n_flagged = int((votes["comparison_id"].isin(flagged) & votes["repeat_of"].isna()).sum())
     tallies = _tallies(_sided(first), params)
     kept = tallies[_has_majority(tallies, params)]
     return PairCounts(
-        n_votes=len(votes),
+        n_votes=len(cast),
+        n_machine=len(cast) - len(votes),
         n_ties=int(votes["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
         n_skips=int((votes["choice"] == Choice.SKIP).sum()),
         n_repeats=len(votes) - len(first) - n_flagged,
@@ -86,6 +94,10 @@ def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairPara
         n_pairs=len(kept),
         n_mixed=int((kept["annotator_kind"] == "mixed").sum()),
     )
+
+
+def _teaching(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
+    return votes if params.with_machine_votes else by_people(votes)
 
 
 def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""`rlhf dev` as a person uses it: both servers answer, sensors run, a range backfills as one run, a failed run goes on, Ctrl-C ends all."""
+"""`rlhf dev` as a person uses it: all servers answer, sensors run, a range backfills as one run, a failed run goes on, Ctrl-C ends all."""
 
 import json
 import socket
@@ -27,6 +27,7 @@ class Dev:
     server: Server
     dagster: str
     mlflow: str
+    web: str
 
     def ask(self, query: str, **variables: Any) -> Any:
         """The data of a GraphQL answer, as the web page asks for it."""
@@ -45,20 +46,24 @@ class Dev:
 @pytest.fixture(scope="module")
 def dev(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     project = make_project(persistent=True, completion_backend="template", sensor_seconds=2)
-    dagster_port, mlflow_port = free_port(), free_port()
-    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+    ports = {name: free_port() for name in ("dagster", "mlflow", "web")}
+    command = [str(BINARIES / "rlhf"), "dev", *(part for name, port in ports.items() for part in (f"--{name}-port", str(port)))]
     server = Server.start(command, project.environ, tmp_path_factory.mktemp("dev") / "dev.log")
-    started = Dev(project, server, f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}")
+    started = Dev(project, server, *(f"http://127.0.0.1:{port}" for port in ports.values()))
     try:
-        eventually(lambda: "Ctrl-C ends both" in server.text or server.process.poll(), seconds=120, what="addresses")
+        eventually(lambda: "Ctrl-C ends all" in server.text or server.process.poll(), seconds=120, what="addresses")
         assert server.process.poll() is None, server.text
         yield started
     finally:
         server.end()
 
 
-def test_both_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
-    assert dev.dagster in dev.server.text
+def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
+    for address in (dev.web, dev.dagster, dev.mlflow):
+        assert f"  {address}\n" in dev.server.text
+    with urllib.request.urlopen(f"{dev.web}/api/v1/healthz", timeout=10) as answer:
+        assert json.load(answer) == {"status": "ok"}
+    assert f"{dev.web}/login?token=rlhf_" in dev.server.text
     assert dev.mlflow in dev.server.text
     with urllib.request.urlopen(f"{dev.dagster}/server_info", timeout=10) as answer:
         assert json.load(answer)["dagster_version"].startswith("1.13")
@@ -73,7 +78,7 @@ def test_both_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
 
 def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev) -> None:
     taken = dev.dagster.rpartition(":")[2]
-    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", taken, "--mlflow-port", str(free_port())]
+    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", taken, "--mlflow-port", str(free_port()), "--web-port", str(free_port())]
     second = subprocess.run(command, cwd=ROOT, env=dev.project.environ, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
     assert f"Port {taken}" in second.stderr
@@ -144,7 +149,7 @@ def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None
 
 def test_ctrl_c_ends_everything_it_started(dev: Dev) -> None:
     family = dev.server.family()
-    assert len(family) >= 5, "rlhf, dagster dev, web server, daemon, code server, mlflow"
+    assert len(family) >= 6, "rlhf, web app, dagster dev, web server, daemon, code server, mlflow"
     started = time.monotonic()
     family[0].send_signal(2)
     assert dev.server.process.wait(30) == 0

@@ -142,3 +142,13 @@ def test_log_rows_are_json_with_what_is_missing_as_null():
     assert list(rows[0]) == list(REFLECTIONS.columns)
     read_back = check_frame(pd.DataFrame(json.loads(json.dumps(rows))), REFLECTIONS)
     pd.testing.assert_frame_equal(read_back, reflect(predicted(), votes(("c1", "x", "a"))))
+
+
+def test_a_model_is_not_set_beside_its_own_answers():
+    people, machine = (
+        votes(("c1", "x", "b")),
+        votes(("c2", "demo.reward_model@1", "b")).assign(annotator_kind="machine", seq=9, vote_id="m"),
+    )
+    rows = reflect(predicted(), pd.concat([people, machine]))
+    pd.testing.assert_frame_equal(rows, reflect(predicted(), people))
+    assert judged_predictions(rows)["error"].tolist() == [1.0]

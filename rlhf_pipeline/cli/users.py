@@ -1,0 +1,130 @@
+"""`rlhf users`: who may log in, as what, with which tokens. Knows the store's users; passwords are set on the page."""
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.web.permissions import Permission, permissions_of
+
+ACTOR = "rlhf users"  # in the audit chain: whoever may run this here is admin
+LOGIN_LINK_LASTS = timedelta(hours=24)
+
+app = typer.Typer(help="People and services that may log in.", no_args_is_help=True)
+Email = Annotated[str, typer.Argument(help="The e-mail address, which is the login.", show_default=False)]
+
+
+@app.callback()
+def group() -> None:
+    """People and services that may log in."""
+
+
+@app.command("add")
+def add(
+    email: Email,
+    name: Annotated[str, typer.Option(help="Shown to admins; default the address.")] = "",
+    role: Annotated[list[Role] | None, typer.Option(help="May be repeated; default annotator.")] = None,
+    service: Annotated[bool, typer.Option("--service", help="A program, not a person: it gets no login link, only tokens.")] = False,
+) -> None:
+    """Add somebody and print a link that logs its first visitor in, once, within a day."""
+    workspace = _ready()
+    user = workspace.store.users.add(
+        email=email, name=name, roles=role or [Role.ANNOTATOR], kind="service" if service else "person", actor=ACTOR
+    )
+    typer.echo(f"added {_told(user)}")
+    if service:
+        typer.echo(f"give it a token: rlhf users token {user.email} --name NAME")
+    else:
+        _tell_link(workspace, user)
+
+
+@app.command("list")
+def list_users() -> None:
+    """Everybody, with roles; disabled ones too."""
+    workspace = _ready()
+    table = Table("e-mail", "name", "user id", "kind", "roles", "login", title=f"users of {workspace.settings.project}")
+    found = workspace.store.users.all()
+    for user in found:
+        login = "disabled" if user.disabled_at else "password" if user.has_password else "by link"
+        table.add_row(user.email, user.name, user.user_id, user.kind, ", ".join(user.roles) or "none", login)
+    Console().print(
+        table if found else f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or `rlhf users add`."
+    )
+
+
+@app.command("roles")
+def roles(email: Email, role: Annotated[list[Role], typer.Argument(help="Exactly these from now on.", show_default=False)]) -> None:
+    """Say which roles somebody has; those that are not named are taken away."""
+    workspace = _ready()
+    user = workspace.store.users.set_roles(_found(workspace, email).user_id, role, actor=ACTOR)
+    typer.echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.roles)))}")
+
+
+@app.command("token")
+def token(
+    email: Email,
+    name: Annotated[str, typer.Option(help="What it is for; shown in the list of tokens.")] = "command line",
+    scope: Annotated[
+        list[Permission] | None, typer.Option(help="Permission it carries; may be repeated. Default: all that its owner has.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=366, help="Until it ends.")] = 90,
+) -> None:
+    """Print a new API token. It is shown this once: nobody can read it from the store."""
+    workspace = _ready()
+    user = _found(workspace, email)
+    beyond = sorted(set(scope or ()) - permissions_of(user.roles))
+    if beyond:
+        raise ConfigurationError(f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give them a role first.")
+    secret, made = workspace.store.tokens.issue(
+        user.user_id, kind="api", lifetime=timedelta(days=days), actor=ACTOR, name=name, scopes=None if scope is None else [*scope]
+    )
+    typer.echo(secret)
+    typer.echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)  # not into what is piped onwards
+
+
+@app.command("disable")
+def disable(email: Email) -> None:
+    """No login and no token of theirs works from now on; their votes stay."""
+    workspace = _ready()
+    typer.echo(f"disabled {_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}")
+
+
+@app.command("enable")
+def enable(email: Email) -> None:
+    """Let somebody in again who was disabled; tokens that were taken stay so."""
+    workspace = _ready()
+    typer.echo(f"enabled {_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}")
+
+
+@app.command("login-link")
+def login_link(email: Email) -> None:
+    """Print a link that logs its first visitor in, once, within a day."""
+    workspace = _ready()
+    _tell_link(workspace, _found(workspace, email))
+
+
+def _ready() -> Workspace:
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    return workspace
+
+
+def _found(workspace: Workspace, email: str) -> User:
+    user = workspace.store.users.with_email(email)
+    if user is None:
+        raise NotFound(f"There is no user with e-mail {email!r} in project {workspace.settings.project!r}. `rlhf users list` names them.")
+    return user
+
+
+def _tell_link(workspace: Workspace, user: User) -> None:
+    secret, _ = workspace.store.tokens.issue(user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR)
+    typer.echo(f"login link, once, within 24 hours: {workspace.settings.web_url.rstrip('/')}/login?token={secret}")
+
+
+def _told(user: User) -> str:
+    return f"{user.email} ({user.user_id}), {', '.join(user.roles) or 'no role'}"

@@ -1,0 +1,211 @@
+"""`rlhf vote`: the annotate page for a terminal or a pipe. Deals, checks and casts as the page does; knows lines, no screen.
+
+A line is a key, and after a blank what it needs: `7 the left one dodges the question` votes and gives the reason.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from pydantic import ValidationError
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.exports import write_votes
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.records import Choice, Token, User, utc_now
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.cards import Card
+from rlhf_pipeline.web.permissions import Permission, permissions_of
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import VoteFields
+from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.votes import prepared
+
+# Key: choice and strength; left is a on every card. The same as on the page.
+CHOICES: dict[str, tuple[Choice, int | None]] = {
+    **{str(n): (Choice.A, 5 - n) for n in range(1, 5)},
+    "5": (Choice.TIE, None),
+    **{str(n): (Choice.B, n - 5) for n in range(6, 10)},
+    "0": (Choice.BOTH_BAD, None),
+    "s": (Choice.SKIP, None),
+}
+KEYS = """\
+1 2 3 4   left is better: by far, clearly, somewhat, slightly     5  equally good
+9 8 7 6   right is better: by far, clearly, somewhat, slightly    0  both bad     s  skip
+          each may be followed by a reason: 7 it answers the question
+c 80      how sure you are of the next vote, in percent           f  personal data shown
+d helpful=a correct=tie   which is better in one dimension        u  undo         g  guidelines
+?         these keys                                              q  quit"""
+MOST_UNDONE = 10
+
+
+@dataclass
+class Remarks:
+    """What was said before the key that votes."""
+
+    confidence: float | None = None
+    has_pii: bool = False
+    dimensions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Booth:
+    """One annotator's sitting."""
+
+    site: Site
+    principal: Principal
+    lines: Iterator[str]
+    out: TextIO
+    cast: list[tuple[str, Card]] = field(default_factory=list)  # (vote, card), newest last
+
+    def run(self, most: int | None) -> int:
+        """Deal and cast until there is nothing left, the lines end, `q`, or `most` votes; how many were cast."""
+        n = 0
+        while most is None or n < most:
+            rules = self.site.store.rules.latest()[1]
+            cards = self.site.cards.deal(self.principal.user_id, 1, rules)
+            if not cards:
+                self.say("Nothing to judge for you now. `rlhf comparisons offer` asks people about more.")
+                return n
+            step = self.judge(cards[0], n)
+            if step is None:
+                self.site.cards.release(cards[0].assignment.assignment_id, self.principal.user_id)
+                return n
+            n += step
+        return n
+
+    def judge(self, card: Card, n: int) -> int | None:
+        """Show a card and take lines until it is judged (1), one before it was taken back (-1), or somebody leaves (None)."""
+        self.say(f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── right (6-9) ──\n{card.right}\n")
+        if card.names_maker:
+            self.say("(a completion names its maker: judge the text, not the name)")
+        remarks, shown_at = Remarks(), time.monotonic()
+        for line in self.lines:
+            key, _, rest = line.strip().partition(" ")
+            try:
+                if key == "q":
+                    return None
+                if key == "u":
+                    if self.undo():
+                        return -1
+                elif key in CHOICES:
+                    self.vote(card, key, rest.strip(), remarks, time.monotonic() - shown_at)
+                    return 1
+                else:
+                    self.remark(key, rest.strip(), remarks)
+            except (Problem, PipelineError, ConfigurationError) as refused:
+                self.say(f"not done: {refused}")
+        return None
+
+    def vote(self, card: Card, key: str, reason: str, remarks: Remarks, seconds: float) -> None:
+        choice, strength = CHOICES[key]
+        fields: dict[str, Any] = {"choice": choice, "strength": strength, "reason": reason or None, "duration_s": round(seconds, 2)}
+        fields |= {"stated_confidence": remarks.confidence, "dimensions": remarks.dimensions, "flags": ["pii"] if remarks.has_pii else []}
+        vote_id = self.send(card, fields)
+        self.cast.append((vote_id, card))
+
+    def undo(self) -> bool:
+        """Take back the newest vote of this sitting, as a vote that supersedes it; its card comes again."""
+        if not self.cast:
+            self.say("nothing to undo in this sitting")
+            return False
+        vote_id, card = self.cast[-1]
+        self.send(card, {"choice": Choice.SKIP, "flags": ["undone"], "supersedes": vote_id})
+        self.cast.pop()
+        self.cast = self.cast[-MOST_UNDONE:]
+        self.say("taken back")
+        return True
+
+    def send(self, card: Card, fields: dict[str, Any]) -> str:
+        try:
+            sent = VoteFields(assignment_id=card.assignment.assignment_id, **fields)
+        except ValidationError as cause:
+            raise ConfigurationError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())) from cause
+        new, _ = prepared(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
+        return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
+
+    def remark(self, key: str, rest: str, remarks: Remarks) -> None:
+        if key == "c":
+            remarks.confidence = _percent(rest)
+        elif key == "f":
+            remarks.has_pii = not remarks.has_pii
+            self.say("flagged: personal data" if remarks.has_pii else "not flagged")
+        elif key == "d":
+            remarks.dimensions |= dict(_dimension(part, self.site.terms().rules.dimensions) for part in rest.split())
+        elif key == "g":
+            latest = self.site.store.guidelines.latest()
+            self.say(latest.text if latest else "There are no guidelines yet.")
+        elif key in ("?", ""):
+            self.say(KEYS)
+        else:
+            self.say(f"no key {key!r}\n{KEYS}")
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+
+def vote(
+    annotator: Annotated[str, typer.Option(help="Your e-mail address, as `rlhf users add` knows it.", show_default=False)],
+    n: Annotated[int | None, typer.Option("--n", min=1, help="Stop after so many votes; default when nothing is left.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Afterwards write all votes of the project there, such as votes.jsonl, in the preference format.")
+    ] = None,
+) -> None:
+    """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the page. `?` shows the keys."""
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    user = _annotator(workspace, annotator)
+    if sys.stdin.isatty():
+        typer.echo(KEYS)
+    booth = Booth(Site(workspace.settings, workspace.store), _principal(user), iter(sys.stdin.readline, ""), sys.stdout)
+    try:
+        cast = booth.run(n)
+    except KeyboardInterrupt:
+        cast = len(booth.cast)
+    typer.echo(f"{cast} votes of {user.email}")
+    if export is not None:
+        write_votes(workspace, export)
+
+
+def _annotator(workspace: Workspace, email: str) -> User:
+    """Raises ConfigurationError for somebody who may not vote."""
+    user = workspace.store.users.with_email(email)
+    if user is None or user.disabled_at is not None:
+        raise ConfigurationError(f"Nobody with e-mail {email!r} may vote here. Add them: rlhf users add {email} --role annotator.")
+    if Permission.VOTES_CAST not in permissions_of(user.roles):
+        raise ConfigurationError(f"{user.email} has no role that votes. Give them one: rlhf users roles {user.email} annotator.")
+    return user
+
+
+def _principal(user: User) -> Principal:
+    """Who may run commands on this home needs no token; what the roles allow holds all the same."""
+    now = utc_now()
+    token = Token(
+        token_id="rlhf vote", user_id=user.user_id, kind="api", name=None, scopes=None, created_at=now, expires_at=now, last_used_at=None,
+        revoked_at=None,
+    )  # fmt: skip
+    return Principal(user, token, permissions_of(user.roles))
+
+
+def _percent(said: str) -> float:
+    try:
+        percent = float(said.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise ConfigurationError(f"{said!r} is no percentage. Write c and a number from 0 to 100.")
+    return percent / 100
+
+
+def _dimension(said: str, known: Sequence[str]) -> tuple[str, str]:
+    name, equals, side = said.partition("=")
+    if name not in known:
+        raise ConfigurationError(f"{name!r} is no dimension of this project. It has {', '.join(known) or 'none'}.")
+    if not equals or side not in ("a", "b", "tie"):
+        raise ConfigurationError(f"{said!r} says nothing of a dimension. Write d helpful=a, or =b (right) or =tie.")
+    return name, side

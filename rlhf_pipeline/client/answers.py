@@ -1,0 +1,267 @@
+"""What the API answers, as immutable records. Fields that a newer server adds are passed over."""
+
+from datetime import date, datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import ConfigDict
+
+from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, Highlight, Record, Role
+
+T = TypeVar("T")
+
+
+class Answer(Record):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Me(Answer):
+    user_id: str
+    name: str
+    email: str
+    roles: tuple[Role, ...]
+    permissions: tuple[str, ...]
+    project: str
+
+
+class Share(Answer):
+    n: int
+    low: float | None
+    high: float | None
+    agree: int | None = None
+    right: int | None = None
+
+
+class Confidence(Answer):
+    stated: float
+    n: int
+    right: int
+
+
+class Statistics(Answer):
+    votes_today: int
+    votes_total: int
+    median_seconds: float | None
+    days_in_a_row: int
+    repeats: Share
+    gold: Share
+    confidence: tuple[Confidence, ...]
+
+
+class Card(Answer):
+    """What is to be judged; `left` is a, `right` b."""
+
+    assignment_id: str
+    prompt: str
+    left: str
+    right: str
+    leased_until: datetime
+
+
+class RulesShown(Answer):
+    dimensions: tuple[str, ...]
+    requires_reason: bool
+    shows_length: bool
+    undo_seconds: float
+    lease_minutes: float
+    prefetch: int
+
+
+class Lease(Answer):
+    """Cards, and where there are none the reason."""
+
+    cards: tuple[Card, ...]
+    rules: RulesShown
+    guideline_version: int | None
+    remaining: int
+    reason_empty: Literal["no_comparisons", "all_judged_by_you", "cap_reached", "others_hold_them"] | None
+
+
+class VoteReceipt(Answer):
+    vote_id: str
+    assignment_id: str | None
+    comparison_id: str | None
+    choice: Choice
+    strength: int | None
+    voted_at: datetime
+    received_at: datetime
+    supersedes: str | None
+    extra: bool
+
+
+class ProblemField(Answer):
+    path: str
+    message: str
+
+
+class ProblemDocument(Answer):
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    errors: tuple[ProblemField, ...] = ()
+
+
+class BatchResult(Answer):
+    """Of one vote of a batch: its receipt, or what was wrong with it."""
+
+    status: int
+    vote: VoteReceipt | None = None
+    problem: ProblemDocument | None = None
+
+
+class CastVote(Answer):
+    """A recorded vote; sides are the comparison's."""
+
+    seq: int
+    vote_id: str
+    comparison_id: str
+    annotator_id: str
+    annotator_kind: AnnotatorKind
+    choice: Choice
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    received_at: datetime
+    day: date
+    origin: str
+    supersedes: str | None
+    is_superseded: bool
+    is_counting: bool
+    dimensions: dict[str, str] = {}
+    highlights: tuple[Highlight, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+class Comparison(Answer):
+    comparison_id: str
+    day: date
+    prompt_id: str
+    prompt: str
+    completion_a: str
+    completion_b: str
+    category: str
+    source: str | None = None
+    flag: str | None = None
+    model_version_a: str | None = None
+    model_version_b: str | None = None
+    gold: str | None = None
+    n_slots: int = 0
+    n_done: int = 0
+
+
+class Offered(Answer):
+    n_comparisons: int
+    n_slots: int
+
+
+class Agreed(Answer):
+    """What people together say of a comparison."""
+
+    comparison_id: str
+    state: Literal["open", "disputed", "agreed"]
+    choice: Choice | None
+    share: float
+    low: float
+    high: float
+    n_votes: int
+    n_a: int
+    n_b: int
+    n_ties: int
+    n_both_bad: int
+
+
+class GuidelineVersion(Answer):
+    version: int
+    text: str
+    created_at: datetime
+    created_by: str
+
+
+class ReadRules(AnnotationRules):
+    """Rules as they are told; what a newer server adds is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seed: int | None = None  # type: ignore[assignment]  # for those who may not write rules: it tells which cards are hidden ones
+
+
+class RulesVersion(Answer):
+    version: int
+    rules: ReadRules
+
+
+class Work(Answer):
+    n_comparisons: int
+    n_slots: int
+    n_done: int
+    n_leased: int
+    n_open: int
+
+
+class DayCount(Answer):
+    day: date
+    n: int
+
+
+class AnnotatorProgress(Answer):
+    annotator_id: str
+    name: str | None = None
+    n: int
+    n_today: int
+    median_seconds: float | None
+    last_at: datetime | None
+
+
+class Progress(Answer):
+    work: Work
+    votes_by_day: tuple[DayCount, ...]
+    annotators: tuple[AnnotatorProgress, ...]
+
+
+class Metrics(Answer):
+    votes: int
+    votes_today: int
+    comparisons: int
+    open: int
+    feedback: dict[str, int]
+
+
+class UserRow(Answer):
+    user_id: str
+    email: str
+    name: str
+    kind: str
+    roles: tuple[Role, ...]
+    created_at: datetime
+    disabled_at: datetime | None
+    login_link: str | None = None
+
+
+class LinkOfAudit(Answer):
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    object_id: str
+    payload_digest: str
+    prev_hash: str
+    hash: str
+
+
+class Verification(Answer):
+    holds: bool
+    n_links: int
+    broken_at: str | None
+    n_anchors: int
+
+
+class Page(Answer, Generic[T]):
+    """A part of a list; `next` is the cursor of what follows."""
+
+    items: tuple[T, ...]
+    next: str | None
+
+
+JsonObject = dict[str, Any]

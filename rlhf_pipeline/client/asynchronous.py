@@ -1,0 +1,176 @@
+"""`AsyncClient`: the API, many calls at once on one event loop. Says the same as `Client`."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from rlhf_pipeline.client import answers, calls, exchange
+from rlhf_pipeline.client.calls import Call, VoteBody, VoteOptions
+from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`Client` for a program that waits for other things meanwhile: the same calls, awaited; lists are asynchronous iterators."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = exchange.TIMEOUT_S, transport: Any = None):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(
+            base_url=exchange.base_url(url), headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+        )
+        self._random = random.Random()
+
+    async def send(self, call: Call[T]) -> T:
+        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises anything."""
+        pauses = exchange.pauses(self._random)
+        while True:
+            try:
+                response = await self._http.send(exchange.request_of(self._http, call))
+            except httpx.TransportError as cause:
+                pause = next(pauses, None) if exchange.may_repeat(call) else None
+                if pause is None:
+                    raise exchange.unreachable(self._http.base_url, cause) from cause
+                await asyncio.sleep(pause)
+                continue
+            wait = exchange.wait_before_repeating(call, response)
+            pause = None if wait is None else next(pauses, None)
+            if wait is None or pause is None:
+                return exchange.answer_of(call, response)
+            await asyncio.sleep(max(wait, pause))
+
+    async def each(self, call: Call[answers.Page[T]]) -> AsyncIterator[T]:
+        """The items of all pages of a list."""
+        page = await self.send(call)
+        for item in page.items:
+            yield item
+        while page.next is not None:
+            page = await self.send(call.at(page.next))
+            for item in page.items:
+                yield item
+
+    async def me(self) -> answers.Me:
+        return await self.send(calls.me())
+
+    async def statistics(self) -> answers.Statistics:
+        return await self.send(calls.statistics())
+
+    async def lease(self, n: int = 5) -> answers.Lease:
+        """Cards to judge; those still held come first."""
+        return await self.send(calls.lease(n))
+
+    async def release(self, assignment_id: str) -> None:
+        await self.send(calls.release(assignment_id))
+
+    async def extend(self) -> int:
+        """Prolong all leases one holds; how many."""
+        return await self.send(calls.extend())
+
+    async def vote(self, choice: Choice | str, **more: Unpack[VoteOptions]) -> answers.VoteReceipt:
+        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a `comparison_id`."""
+        return await self.send(calls.vote({**more, "choice": choice}))
+
+    async def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[answers.BatchResult, ...]:
+        """Up to 50 votes, each answered for by itself, in order."""
+        return await self.send(calls.vote_batch(votes))
+
+    def votes(
+        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None
+    ) -> AsyncIterator[answers.CastVote]:
+        """Newest first."""
+        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q))
+
+    def comparisons(self) -> AsyncIterator[answers.Comparison]:
+        return self.each(calls.comparisons())
+
+    async def comparison(self, comparison_id: str) -> answers.Comparison:
+        return await self.send(calls.comparison(comparison_id))
+
+    async def offer(
+        self, *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None,
+        priority: int = 0,
+    ) -> answers.Offered:  # fmt: skip
+        """Ask people about comparisons."""
+        return await self.send(calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority))
+
+    async def withdraw(self, ids: Sequence[str]) -> int:
+        return await self.send(calls.withdraw(ids))
+
+    def consensus(self, *, state: str | None = None, method: str = "majority") -> AsyncIterator[answers.Agreed]:
+        return self.each(calls.consensus(state=state, method=method))
+
+    def guidelines(self) -> AsyncIterator[answers.GuidelineVersion]:
+        return self.each(calls.guidelines())
+
+    async def add_guideline(self, text: str, *, version: int) -> answers.GuidelineVersion:
+        """The version after `version`, the newest one that was read (0 before the first)."""
+        return await self.send(calls.add_guideline(text, version=version))
+
+    async def rules(self) -> answers.RulesVersion:
+        return await self.send(calls.rules())
+
+    async def put_rules(self, rules: AnnotationRules, *, version: int) -> answers.RulesVersion:
+        return await self.send(calls.put_rules(rules, version=version))
+
+    def users(self) -> AsyncIterator[answers.UserRow]:
+        return self.each(calls.users())
+
+    async def add_user(self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> answers.UserRow:
+        return await self.send(calls.add_user(email, name=name, roles=roles, kind=kind))
+
+    async def change_user(
+        self, user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
+    ) -> answers.UserRow:
+        return await self.send(calls.change_user(user_id, name=name, roles=roles, disabled=disabled))
+
+    async def login_link(self, user_id: str) -> str:
+        return await self.send(calls.login_link(user_id))
+
+    async def progress(self) -> answers.Progress:
+        return await self.send(calls.progress())
+
+    async def progress_events(self) -> AsyncIterator[answers.Progress]:
+        """Progress as it changes, until the caller stops or the server ends."""
+        try:
+            async with self._http.stream("GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise exchange.error_of(response)
+                async for line in response.aiter_lines():
+                    if line.startswith("data:"):
+                        yield answers.Progress.model_validate(json.loads(line.removeprefix("data:")))
+        except httpx.TransportError as cause:
+            raise exchange.unreachable(self._http.base_url, cause) from cause
+
+    async def metrics(self) -> answers.Metrics:
+        return await self.send(calls.metrics())
+
+    async def send_feedback(self, feedback: NewFeedback, *, idempotency_key: str | None = None) -> Feedback:
+        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the corrected text."""
+        return await self.send(calls.send_feedback(feedback, idempotency_key=idempotency_key))
+
+    def feedback(self, *, kind: str | None = None, session_id: str | None = None) -> AsyncIterator[Feedback]:
+        return self.each(calls.feedback(kind=kind, session_id=session_id))
+
+    def audit(
+        self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None
+    ) -> AsyncIterator[answers.LinkOfAudit]:
+        return self.each(calls.audit(actor=actor, action=action, object_id=object_id))
+
+    async def verify_audit(self) -> answers.Verification:
+        return await self.send(calls.verify_audit())
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()

@@ -1,0 +1,174 @@
+"""`Client`: the API, one call after the other. Safe to share between threads."""
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from datetime import date
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from rlhf_pipeline.client import answers, calls, exchange
+from rlhf_pipeline.client.calls import Call, VoteBody, VoteOptions
+from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server and a token. Every POST carries an idempotency key: what a broken connection leaves unclear is asked again, done once.
+
+    Raises the ApiError that fits: NotAuthorised, MissingResource, ConflictingRequest, InvalidRequest, TooManyRequests, and
+    ServerUnavailable once a server has not answered several tries.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = exchange.TIMEOUT_S, transport: Any = None):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=exchange.base_url(url), headers=headers, timeout=timeout_s, transport=transport, trust_env=False)
+        self._random = random.Random()
+
+    def send(self, call: Call[T]) -> T:
+        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises anything."""
+        pauses = exchange.pauses(self._random)
+        while True:
+            try:
+                response = self._http.send(exchange.request_of(self._http, call))
+            except httpx.TransportError as cause:
+                pause = next(pauses, None) if exchange.may_repeat(call) else None
+                if pause is None:
+                    raise exchange.unreachable(self._http.base_url, cause) from cause
+                time.sleep(pause)
+                continue
+            wait = exchange.wait_before_repeating(call, response)
+            pause = None if wait is None else next(pauses, None)
+            if wait is None or pause is None:
+                return exchange.answer_of(call, response)
+            time.sleep(max(wait, pause))
+
+    def each(self, call: Call[answers.Page[T]]) -> Iterator[T]:
+        """The items of all pages of a list."""
+        page = self.send(call)
+        yield from page.items
+        while page.next is not None:
+            page = self.send(call.at(page.next))
+            yield from page.items
+
+    def me(self) -> answers.Me:
+        return self.send(calls.me())
+
+    def statistics(self) -> answers.Statistics:
+        return self.send(calls.statistics())
+
+    def lease(self, n: int = 5) -> answers.Lease:
+        """Cards to judge; those still held come first."""
+        return self.send(calls.lease(n))
+
+    def release(self, assignment_id: str) -> None:
+        self.send(calls.release(assignment_id))
+
+    def extend(self) -> int:
+        """Prolong all leases one holds; how many."""
+        return self.send(calls.extend())
+
+    def vote(self, choice: Choice | str, **more: Unpack[VoteOptions]) -> answers.VoteReceipt:
+        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a `comparison_id`."""
+        return self.send(calls.vote({**more, "choice": choice}))
+
+    def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[answers.BatchResult, ...]:
+        """Up to 50 votes, each answered for by itself, in order."""
+        return self.send(calls.vote_batch(votes))
+
+    def votes(
+        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None
+    ) -> Iterator[answers.CastVote]:
+        """Newest first."""
+        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q))
+
+    def comparisons(self) -> Iterator[answers.Comparison]:
+        return self.each(calls.comparisons())
+
+    def comparison(self, comparison_id: str) -> answers.Comparison:
+        return self.send(calls.comparison(comparison_id))
+
+    def offer(
+        self, *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None,
+        priority: int = 0,
+    ) -> answers.Offered:  # fmt: skip
+        """Ask people about comparisons."""
+        return self.send(calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority))
+
+    def withdraw(self, ids: Sequence[str]) -> int:
+        return self.send(calls.withdraw(ids))
+
+    def consensus(self, *, state: str | None = None, method: str = "majority") -> Iterator[answers.Agreed]:
+        return self.each(calls.consensus(state=state, method=method))
+
+    def guidelines(self) -> Iterator[answers.GuidelineVersion]:
+        return self.each(calls.guidelines())
+
+    def add_guideline(self, text: str, *, version: int) -> answers.GuidelineVersion:
+        """The version after `version`, the newest one that was read (0 before the first)."""
+        return self.send(calls.add_guideline(text, version=version))
+
+    def rules(self) -> answers.RulesVersion:
+        return self.send(calls.rules())
+
+    def put_rules(self, rules: AnnotationRules, *, version: int) -> answers.RulesVersion:
+        return self.send(calls.put_rules(rules, version=version))
+
+    def users(self) -> Iterator[answers.UserRow]:
+        return self.each(calls.users())
+
+    def add_user(self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> answers.UserRow:
+        return self.send(calls.add_user(email, name=name, roles=roles, kind=kind))
+
+    def change_user(
+        self, user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
+    ) -> answers.UserRow:
+        return self.send(calls.change_user(user_id, name=name, roles=roles, disabled=disabled))
+
+    def login_link(self, user_id: str) -> str:
+        return self.send(calls.login_link(user_id))
+
+    def progress(self) -> answers.Progress:
+        return self.send(calls.progress())
+
+    def progress_events(self) -> Iterator[answers.Progress]:
+        """Progress as it changes, until the caller stops or the server ends."""
+        try:
+            with self._http.stream("GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)) as response:
+                if not response.is_success:
+                    response.read()
+                    raise exchange.error_of(response)
+                for line in response.iter_lines():
+                    if line.startswith("data:"):
+                        yield answers.Progress.model_validate(json.loads(line.removeprefix("data:")))
+        except httpx.TransportError as cause:
+            raise exchange.unreachable(self._http.base_url, cause) from cause
+
+    def metrics(self) -> answers.Metrics:
+        return self.send(calls.metrics())
+
+    def send_feedback(self, feedback: NewFeedback, *, idempotency_key: str | None = None) -> Feedback:
+        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the corrected text."""
+        return self.send(calls.send_feedback(feedback, idempotency_key=idempotency_key))
+
+    def feedback(self, *, kind: str | None = None, session_id: str | None = None) -> Iterator[Feedback]:
+        return self.each(calls.feedback(kind=kind, session_id=session_id))
+
+    def audit(self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None) -> Iterator[answers.LinkOfAudit]:
+        return self.each(calls.audit(actor=actor, action=action, object_id=object_id))
+
+    def verify_audit(self) -> answers.Verification:
+        return self.send(calls.verify_audit())
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

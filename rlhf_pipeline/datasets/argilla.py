@@ -1,0 +1,169 @@
+"""Comparisons with their votes as Argilla's records, both ways. Knows frames and rows; knows no store.
+
+Out: a record per comparison. The last word of each person is `responses` to the questions `preference` (our choice), `strength`,
+`reason` and so on, by `user_id`; the last machine vote is the `suggestion` for `preference`, with its confidence as `score` and its model
+as `agent`. Skips judge nothing and are left out, as are earlier passes.
+
+In: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one per user and suggestion for `rlhf import votes`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.datasets import mapping
+from rlhf_pipeline.datasets.formats.argilla import ANSWERS
+from rlhf_pipeline.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_own
+from rlhf_pipeline.datasets.reading import Row, RowFile
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import VOTES_AS_CAST, FrameSchema, check_frame, json_text, time
+from rlhf_pipeline.records import AnnotatorKind, Choice
+
+PREFERENCE = "preference"
+# Question: column of VOTES_AS_CAST, in the order in which they are written.
+QUESTIONS = {PREFERENCE: "choice"} | {
+    name: name for name in ("strength", "reason", "stated_confidence", "duration_s", "voted_at", "task_id", "annotator_kind")
+}
+UNSAID = {"annotator_kind": AnnotatorKind.HUMAN.value}
+
+RECORD_ROWS = FrameSchema(
+    "argilla",
+    {
+        **COMPARISON_ROWS.columns,
+        "responses": json_text("question -> what each user said"),
+        "suggestions": json_text("question -> what a model said"),
+        "suggested_at": time("when the model said so", nullable=True),
+    },
+    key=("comparison_id",),
+)
+
+
+def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
+    """RECORD_ROWS of rows of exported comparisons and the VOTES_AS_CAST on them."""
+    cast = check_frame(votes, VOTES_AS_CAST).sort_values("seq")
+    said = cast[cast["is_counting"] & ~cast["is_superseded"] & (cast["choice"] != Choice.SKIP)]
+    is_machine = said["annotator_kind"] == AnnotatorKind.MACHINE
+    responses = {str(c): _responses(group) for c, group in said[~is_machine].groupby("comparison_id")}
+    suggested = said[is_machine].drop_duplicates("comparison_id", keep="last").set_index("comparison_id")
+    suggestions = {
+        str(c): {PREFERENCE: {"value": row["choice"], "score": _plain(row["stated_confidence"]), "agent": row["annotator_id"]}}
+        for c, row in suggested.iterrows()
+    }
+    ids = comparisons["comparison_id"]
+    return check_frame(
+        comparisons.assign(
+            responses=[json.dumps(responses.get(c, {}), ensure_ascii=False) for c in ids],
+            suggestions=[json.dumps(suggestions.get(c, {}), ensure_ascii=False) for c in ids],
+            suggested_at=suggested["voted_at"].reindex(ids).array,
+        ),
+        RECORD_ROWS,
+    )
+
+
+def is_argilla(rows: RowFile) -> bool:
+    """Whether a file's rows are records: they have fields, and responses or suggestions."""
+    return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
+
+
+class _Flat:
+    """Rows of a file of records, flattened; columns are those of all of them."""
+
+    is_csv = False
+
+    def __init__(self, records: RowFile):
+        self._records = records
+        self.size = records.size
+        # Of all rows: who answered a question first may be the last one.
+        self.columns = list(dict.fromkeys(name for row in self if row.fault is None for name in row.cells))
+
+    @property
+    def position(self) -> int:
+        return self._records.position
+
+    def __iter__(self) -> Iterator[Row]:
+        for record in self._records:
+            fault = record.fault or _fault(record.cells)
+            if fault is not None:
+                yield Row(record.line, record.cells, fault)
+            else:
+                yield from (Row(record.line, cells) for cells in self._of(record.cells))
+
+    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        raise NotImplementedError
+
+
+class RecordedComparisons(_Flat):
+    """A row per record: its metadata and fields, and its id as that of the pair."""
+
+    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
+        own = {"comparison_id": record.get("id")} if _is_own(record) else {}
+        yield {"source_pair_id": record.get("id")} | metadata | own | record["fields"]
+
+
+class RecordedVotes(_Flat):
+    """A row per user who answered, and one for what a model suggested; `names` may say which question is the choice."""
+
+    def __init__(self, records: RowFile, names: mapping.Mapping):
+        self._question = names.columns.get("choice", PREFERENCE)
+        super().__init__(records)
+
+    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        own = _is_own(record)
+        about: dict[str, Any] = {"source_pair_id": record.get("id")}
+        if own:
+            about |= {"comparison_id": record.get("id"), mapping.SCHEMA: VOTE_ROWS.name, "is_superseded": False}
+        by_user: dict[str, dict[str, Any]] = {}
+        for question, answers in (record.get("responses") or {}).items():
+            for answer in answers:
+                by_user.setdefault(str(answer.get("user_id")), {})[question] = answer.get("value")
+        for user, said in by_user.items():
+            yield about | {"annotator_id": user} | said
+        suggestion = (record.get("suggestions") or {}).get(self._question)
+        if suggestion is not None:
+            when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
+            said = {self._question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
+            machine = {"annotator_id": suggestion.get("agent") or "suggestion", "annotator_kind": AnnotatorKind.MACHINE.value}
+            yield about | machine | said | when
+
+
+def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for row in votes.to_dict("records"):
+        for question, column in QUESTIONS.items():
+            value = _plain(row[column])
+            if value is not None and value != UNSAID.get(question):
+                answers.setdefault(question, []).append({"value": value, "user_id": row["annotator_id"]})
+    return answers
+
+
+def _plain(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    if isinstance(value, pd.Timestamp):
+        return value.tz_convert("UTC").tz_localize(None).isoformat(timespec="microseconds") + "Z"
+    return value.item() if hasattr(value, "item") else value
+
+
+def _is_own(record: Mapping[str, Any]) -> bool:
+    try:
+        return is_own((record.get("metadata") or {}).get(mapping.SCHEMA))
+    except FrameError:
+        return False  # the row's own column says so again, and is refused by name
+
+
+def _fault(record: Mapping[str, Any]) -> str | None:
+    """What makes a row no record."""
+    if not isinstance(record.get("fields"), dict):
+        return "no record: it has no object `fields`. Export it from Argilla with records.to_json"
+    for name in ("metadata", "responses", "suggestions"):
+        if not isinstance(record.get(name) or {}, dict):
+            return f"no record: {name} is a {type(record[name]).__name__}, not an object"
+    for question, answers in (record.get("responses") or {}).items():
+        if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
+            return f"no record: the responses to {question!r} are no list of objects with value and user_id"
+    if not all(isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()):
+        return "no record: a suggestion is no object with value, score and agent"
+    return None

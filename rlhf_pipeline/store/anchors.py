@@ -1,0 +1,86 @@
+"""Where the audit chain stood, a line a day in a file beside the database: a tail that is cut off both at once is still missed.
+
+Copy the file elsewhere (it is small and only grows) and nobody who can write the database can shorten its history unseen.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import date, datetime
+from pathlib import Path
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import Record
+from rlhf_pipeline.store.audit import Audit
+
+FILE = "audit_anchors.jsonl"
+
+
+class Anchor(Record):
+    """The head of a project's chain at a moment."""
+
+    organization: str
+    project: str
+    seq: int
+    hash: str
+    at: datetime
+
+    @property
+    def day(self) -> date:
+        return self.at.date()
+
+
+def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
+    """Oldest first; empty where the file is not there. Raises StoreError for a line that is none.
+
+    A last line without its end was being written when the power went: it is no anchor, and the next one takes its place.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for n, line in enumerate(_whole_lines(path).decode(errors="replace").splitlines(), start=1):
+        try:
+            found.append(Anchor.from_json(line))
+        except ValueError as cause:
+            raise StoreError(
+                f"Line {n} of {path} is no anchor of the audit chain. Put back the file as it was; a copy may be elsewhere."
+            ) from cause
+    return [a for a in found if (a.organization, a.project) == (organization, project)]
+
+
+def drop_anchor(path: Path, audit: Audit, organization: str, project: str, now: datetime) -> Anchor | None:
+    """Add a line for the head of the chain, unless one of this day is there already; the line that was added."""
+    seq, digest = audit.head()
+    anchors = read_anchors(path, organization, project)
+    if seq == 0 or (anchors and anchors[-1].day >= now.date()):
+        return None
+    anchor = Anchor(organization=organization, project=project, seq=seq, hash=digest, at=now)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.truncate(len(_whole_lines(path)))
+        file.write(json.dumps(anchor.model_dump(mode="json"), sort_keys=True).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return anchor
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
+    """`Audit.verify`, and every anchor still in the chain. Raises StoreError naming the first seq that is not what it was."""
+    for anchor in anchors:
+        found = audit.hash_at(anchor.seq)
+        if found is None:
+            raise StoreError(
+                f"The audit chain ends before seq {anchor.seq}, where it stood on {anchor.day}: its tail was cut. "
+                "Stop writing, keep the file as evidence and restore the last backup that verifies."
+            )
+        if found != anchor.hash:
+            raise StoreError(
+                f"The audit chain at seq {anchor.seq} is not what it was on {anchor.day}: it was written anew from some earlier seq on. "
+                "Stop writing, keep the file as evidence and restore the last backup that verifies."
+            )
+    return audit.verify()

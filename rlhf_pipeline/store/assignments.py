@@ -1,0 +1,209 @@
+"""Who judges what: comparisons offered to people, cards leased to them, what is left. Knows no text of any comparison.
+
+Work is a row of `slots` per judgement that is wanted; a card holds one until it is judged, released, or its lease ends. Which card
+comes next is drawn in `dealing`.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import and_, case, func, literal, select
+
+from rlhf_pipeline.errors import NotFound, UnknownComparison
+from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
+from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.dealing import Hand, Reason, assignment_of, is_free, is_unfinished
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import assignments, comparisons, slots
+
+
+class WorkLeft(Record):
+    """Comparisons offered to people, and judgements of them: wanted, made, on somebody's table now."""
+
+    n_comparisons: int
+    n_slots: int
+    n_done: int
+    n_leased: int
+
+    @property
+    def n_open(self) -> int:
+        return self.n_slots - self.n_done - self.n_leased
+
+
+class LeftFor(Record):
+    """About how many judgements one annotator could still be dealt (at most dealing.MOST_COUNTED), and why none where that is 0."""
+
+    n: int
+    reason_empty: Reason | None
+
+
+class Assignments:
+    """Leases end by the clock alone: nobody has to clean up after an annotator who left."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def offer(self, comparison_ids: Sequence[str], *, overlap: int, priority: int = 0, actor: str = "pipeline") -> int:
+        """Ask people for `overlap` judgements of each comparison; the number of slots that are new. Free to repeat.
+
+        Lower priorities are dealt first, and among equals the order of the ids. More overlap adds slots, less takes none away.
+        Raises UnknownComparison.
+        """
+        wanted = sorted(set(comparison_ids))
+        n_new = 0
+        for ids in self._database.courteously(batches(wanted, max(1, MAX_ROWS // overlap))):
+            with acting(self._database) as (connection, ledger):
+                known = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
+                unknown = set(ids) - set(connection.execute(known).scalars())
+                if unknown:
+                    raise UnknownComparison(f"Comparison {min(unknown)!r} was never published here. Publish it first, or correct the id.")
+                there = select(slots.c.comparison_id, slots.c.slot_no).where(self._database.mine(slots), slots.c.comparison_id.in_(ids))
+                taken = {(row.comparison_id, row.slot_no) for row in connection.execute(there)}
+                new = [
+                    {"comparison_id": c, "slot_no": no, "priority": priority, "state": "open", "assignment_id": None, "leased_until": None}
+                    for c in ids
+                    for no in range(1, overlap + 1)
+                    if (c, no) not in taken
+                ]
+                self._database.insert(connection, slots, new)
+                if new:
+                    ledger.append(actor=actor, action="comparisons.offer", object_id=f"{len(new)} slots", digest=content_hash(new))
+            n_new += len(new)
+        return n_new
+
+    def withdraw(self, comparison_ids: Sequence[str], *, actor: str) -> int:
+        """Take back what is still open of these comparisons; cards on somebody's table and judgements stay. Slots taken back."""
+        n = 0
+        for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
+            with acting(self._database) as (connection, ledger):
+                free = and_(self._database.mine(slots), slots.c.comparison_id.in_(ids), is_free(self._database.clock.now()))
+                gone = connection.execute(slots.delete().where(free)).rowcount
+                if gone:
+                    ledger.append(actor=actor, action="comparisons.withdraw", object_id=f"{gone} slots", digest=content_hash(ids))
+            n += gone
+        return n
+
+    def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[Assignment]:
+        """Up to `n` cards for this annotator, those still held first, in the order in which they were dealt.
+
+        Fewer where there is no more work for this annotator or the day's cap is reached. Each is leased for
+        `rules.lease_minutes`; a card that was released or ran out is dealt again with its old sides.
+        """
+        with self._database.writing() as connection:
+            hand = Hand(self._database, connection, annotator_id, rules, self._database.clock.now())
+            held = hand.held()[:n]
+            return [*held, *hand.draw(n - len(held))] if len(held) < n else held
+
+    def get(self, assignment_id: str) -> Assignment:
+        """Raises NotFound."""
+        with self._database.reading() as connection:
+            wanted = select(assignments).where(self._database.mine(assignments), assignments.c.assignment_id == assignment_id)
+            row = connection.execute(wanted).mappings().one_or_none()
+        if row is None:
+            raise NotFound(f"There is no assignment {assignment_id!r} in project {self._database.project!r}. Lease one first.")
+        return assignment_of(row)
+
+    def holds_slot(self, assignment_id: str) -> bool:
+        """Whether the slot that a card was dealt for is still, or again, its own. True for cards that need none."""
+        same = and_(slots.c.comparison_id == assignments.c.comparison_id, slots.c.slot_no == assignments.c.slot_no)
+        here = and_(self._database.mine(assignments), self._database.mine(slots))
+        lost = select(literal(1)).where(
+            here, same, assignments.c.assignment_id == assignment_id, func.coalesce(slots.c.assignment_id, "") != assignment_id
+        )
+        with self._database.reading() as connection:
+            return connection.execute(lost).first() is None
+
+    def release(self, assignment_id: str, annotator_id: str) -> None:
+        """Give a card back before its lease ends, so that others need not wait. Nothing to do for one that was judged."""
+        with self._database.writing() as connection:
+            own = and_(
+                self._database.mine(assignments),
+                assignments.c.assignment_id == assignment_id,
+                assignments.c.annotator_id == annotator_id,
+            )
+            state = connection.execute(select(assignments.c.state).where(own)).scalar()
+            if state is None:
+                raise NotFound(f"There is no assignment {assignment_id!r} of yours. Nothing was released.")
+            if state != "leased":
+                return
+            now = self._database.clock.now()
+            connection.execute(assignments.update().where(own).values(state="released", leased_until=now))
+            holding = and_(self._database.mine(slots), slots.c.assignment_id == assignment_id, slots.c.state == "leased")
+            connection.execute(slots.update().where(holding).values(state="open", assignment_id=None, leased_until=None))
+
+    def extend(self, annotator_id: str, minutes: float) -> int:
+        """Prolong the leases this annotator holds, as a page does while somebody reads; how many."""
+        now = self._database.clock.now()
+        until = now + timedelta(minutes=minutes)
+        with self._database.writing() as connection:
+            held = and_(
+                self._database.mine(assignments),
+                assignments.c.annotator_id == annotator_id,
+                assignments.c.state == "leased",
+                assignments.c.leased_until > now,
+            )
+            ids = list(connection.execute(select(assignments.c.assignment_id).where(held)).scalars())
+            for some in batches(ids, MAX_ROWS):
+                connection.execute(
+                    assignments.update()
+                    .where(self._database.mine(assignments), assignments.c.assignment_id.in_(some))
+                    .values(leased_until=until)
+                )
+                connection.execute(
+                    slots.update()
+                    .where(self._database.mine(slots), slots.c.assignment_id.in_(some), slots.c.state == "leased")
+                    .values(leased_until=until)
+                )
+        return len(ids)
+
+    def left_for(self, annotator_id: str, rules: AnnotationRules) -> LeftFor:
+        """What one annotator could be dealt now, cards on their own table counted."""
+        now = self._database.clock.now()
+        with self._database.reading() as connection:
+            hand = Hand(self._database, connection, annotator_id, rules, now)
+            n_held, n_allowed = hand.n_held(), hand.allowed()
+            if n_held + n_allowed == 0:
+                return LeftFor(n=0, reason_empty="cap_reached")
+            n = min(n_held + hand.n_open(), n_held + n_allowed)
+            return LeftFor(n=n, reason_empty=None if n else hand.why_empty())
+
+    def slots_of(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """comparison_id -> judgements asked of people, and made; without those that were never offered."""
+        found: dict[str, tuple[int, int]] = {}
+        n_done = func.sum(case((slots.c.state == "done", 1), else_=0))
+        with self._database.reading() as connection:
+            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
+                wanted = select(slots.c.comparison_id, func.count(), n_done).where(
+                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                )
+                found |= {row[0]: (row[1], row[2]) for row in connection.execute(wanted.group_by(slots.c.comparison_id))}
+        return found
+
+    def work_left(self) -> WorkLeft:
+        """Over the whole project."""
+        now = self._database.clock.now()
+        of_state = select(slots.c.state, func.count()).where(self._database.mine(slots)).group_by(slots.c.state)
+        running = select(func.count()).where(
+            self._database.mine(slots), is_unfinished(), slots.c.state == "leased", slots.c.leased_until > now
+        )
+        n = select(func.count(func.distinct(slots.c.comparison_id))).where(self._database.mine(slots))
+        with self._database.reading() as connection:
+            counted = {row[0]: row[1] for row in connection.execute(of_state)}
+            return WorkLeft(
+                n_comparisons=connection.execute(n).scalar_one(),
+                n_slots=sum(counted.values()),
+                n_done=counted.get("done", 0),
+                n_leased=connection.execute(running).scalar_one(),
+            )
+
+    def of_annotator(self, annotator_id: str, *, limit: int = 50) -> list[Assignment]:
+        """The newest cards of one annotator."""
+        wanted = (
+            select(assignments)
+            .where(self._database.mine(assignments), assignments.c.annotator_id == annotator_id)
+            .order_by(assignments.c.n.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [assignment_of(row) for row in connection.execute(wanted).mappings()]

@@ -1,0 +1,109 @@
+"""The cards on which votes arrive, within the transaction that casts them. Knows assignments and slots; knows no dealing.
+
+A vote on a card is kept whenever it comes: in the card's slot if nobody else was let it meanwhile, else as one vote more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
+from rlhf_pipeline.records import Choice, NewVote
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.schema import assignments, slots
+
+RELEASE_S = 600.0  # for which a card whose vote was taken back stays with the annotator
+
+
+@dataclass
+class Cards:
+    """Those named by the votes of one transaction, kept up to date as the votes are placed."""
+
+    database: Database
+    rows: dict[str, dict[str, Any]]
+    touched: dict[str, None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, connection: Connection, database: Database, votes: Sequence[NewVote]) -> "Cards":
+        ids = sorted({vote.assignment_id for vote in votes if vote.assignment_id is not None})
+        if not ids:
+            return cls(database, {})
+        found = connection.execute(_WITH_IDS, scope_of(database, values=ids)).mappings()
+        return cls(database, {row["assignment_id"]: dict(row) for row in found})
+
+    def check(self, vote: NewVote) -> None:
+        """Raises NotFound for a card of somebody else or of nobody, InvalidVote for one of another comparison, AlreadyVoted."""
+        if vote.assignment_id is None:
+            return
+        card = self.rows.get(vote.assignment_id)
+        if card is None or card["annotator_id"] != vote.annotator_id:
+            raise NotFound(f"Vote {vote.idempotency_key!r}: there is no assignment {vote.assignment_id!r} of yours. Lease one first.")
+        if card["comparison_id"] != vote.comparison_id or card["is_swapped"] != vote.is_swapped:
+            raise InvalidVote(
+                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} dealt another comparison, or other sides. "
+                "Send the vote with what the assignment says."
+            )
+        if card["state"] in ("voted", "skipped") and vote.supersedes is None:
+            raise AlreadyVoted(
+                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} was already judged. To change that vote, supersede it."
+            )
+        undone = vote.details is not None and "undone" in vote.details.flags
+        card["state"] = ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
+        self.touched[vote.assignment_id] = None
+
+    def settle(self, connection: Connection, new_rows: Sequence[dict[str, Any]]) -> None:
+        """Write the states of the cards that were judged, and of the slots they still hold."""
+        if not self.touched:
+            return
+        now = self.database.clock.now()
+        until = now + timedelta(seconds=RELEASE_S)
+        cards = [self.rows[card] for card in self.touched]
+        connection.execute(_CARD, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
+        held = [c for c in cards if c["slot_no"] is not None]
+        if held:
+            connection.execute(_SLOT, [{**self._slot(c), **_slot_values(c, until)} for c in held])
+
+    def _key(self, card: dict[str, Any]) -> dict[str, Any]:
+        return scope_of(self.database, card=card["assignment_id"])
+
+    def _slot(self, card: dict[str, Any]) -> dict[str, Any]:
+        return {**self._key(card), "comparison": card["comparison_id"], "no": card["slot_no"]}
+
+
+def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:
+    return {"new_state": state, "new_settled_at": None if state == "leased" else now, "new_until": until if state == "leased" else now}
+
+
+def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
+    """A skip leaves the slot to others; the card of a vote that was taken back holds it a while longer."""
+    state = card["state"]
+    return {
+        "new_state": {"voted": "done", "skipped": "open", "leased": "leased"}[state],
+        "new_card": None if state == "skipped" else card["assignment_id"],
+        "new_until": until if state == "leased" else None,
+    }
+
+
+_WITH_IDS = select(assignments).where(scoped(assignments), among(assignments.c.assignment_id))
+_CARD = (
+    assignments.update()
+    .where(
+        scoped(assignments),
+        assignments.c.assignment_id == bindparam("card"),
+    )
+    .values(state=bindparam("new_state"), settled_at=bindparam("new_settled_at"), leased_until=bindparam("new_until"))
+)
+_SLOT = (
+    slots.update()
+    .where(
+        scoped(slots),
+        slots.c.comparison_id == bindparam("comparison"),
+        slots.c.slot_no == bindparam("no"),
+        slots.c.assignment_id == bindparam("card"),
+    )
+    .values(state=bindparam("new_state"), assignment_id=bindparam("new_card"), leased_until=bindparam("new_until"))
+)

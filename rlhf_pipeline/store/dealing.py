@@ -1,0 +1,294 @@
+"""One annotator's hand: which comparison comes next and on which side what is shown. Knows slots and cards; knows no text.
+
+Everything that is drawn follows from the rules' seed, so that an order can be told afterwards.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, or_, select
+
+from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.schema import assignments, comparisons, slots
+
+WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
+MOST_COUNTED = 200  # of what is open for one annotator: more is many
+REPEATS_FROM = 200  # of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+
+Reason = Literal["no_comparisons", "all_judged_by_you", "cap_reached", "others_hold_them"]
+CardRow = dict[str, Any]
+
+
+@dataclass
+class Hand:
+    """Within one transaction."""
+
+    database: Database
+    connection: Connection
+    annotator_id: str
+    rules: AnnotationRules
+    now: datetime
+
+    def held(self) -> list[Assignment]:
+        return [assignment_of(row) for row in self.connection.execute(_HELD, self._asked()).mappings()]
+
+    def n_held(self) -> int:
+        return int(self.connection.execute(_N_HELD, self._asked()).scalar_one())
+
+    def draw(self, n: int) -> list[Assignment]:
+        """Up to `n` cards more, leased from now on."""
+        n = min(n, self.allowed())
+        last = self.connection.execute(_LAST, self._asked()).scalar() or 0
+        normal = self._normal(n)
+        new: list[CardRow] = []
+        again: list[CardRow] = []
+        drawn: set[str] = set()
+        until = self.now + timedelta(minutes=self.rules.lease_minutes)
+        while len(drawn) < n:
+            ordinal = last + len(drawn) + 1
+            card = self._special(ordinal, drawn) or next(normal, None)
+            if card is None:
+                break
+            drawn.add(card["comparison_id"])
+            card |= {"n": ordinal, "state": "leased", "leased_at": self.now, "leased_until": until, "settled_at": None}
+            (again if card.pop("is_known") else new).append(card)
+        self.database.insert(self.connection, assignments, new)
+        self._write(_LEASE_AGAIN, again)
+        cards = sorted([*new, *again], key=lambda card: int(card["n"]))
+        self._write(_CLAIM, [card for card in cards if card["slot_no"] is not None])
+        return [assignment_of(card) for card in cards]
+
+    def allowed(self) -> int:
+        """Cards the day's cap leaves, those already held counted."""
+        if self.rules.max_votes_per_day is None:
+            return 2**31
+        midnight = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
+        used = self.connection.execute(_USED, self._asked(midnight=midnight)).scalar_one()
+        return max(0, self.rules.max_votes_per_day - used)
+
+    def n_open(self) -> int:
+        """Comparisons with a free slot that this annotator has not met, at most MOST_COUNTED."""
+        return int(self.connection.execute(_N_OPEN, self._asked(most=MOST_COUNTED)).scalar_one())
+
+    def why_empty(self) -> Reason:
+        """Asked where nothing is open for this annotator."""
+        if self.connection.execute(_UNFINISHED, self._asked()).first() is not None:
+            return "others_hold_them"
+        return "all_judged_by_you" if self.connection.execute(_JUDGED, self._asked()).first() else "no_comparisons"
+
+    def _special(self, ordinal: int, drawn: set[str]) -> CardRow | None:
+        """A repeat or a gold card, where this place in the annotator's row is one of them and there is something for it."""
+        if self._falls_on(ordinal, self.rules.repeat_share, "repeat"):
+            found = self._repeat(drawn)
+            if found is not None:
+                return found
+        return self._gold(drawn) if self._falls_on(ordinal, self.rules.gold_share, "gold") else None
+
+    def _falls_on(self, ordinal: int, share: float, kind: str) -> bool:
+        """One place of every 1/share is drawn: the share is kept over any stretch, and where it falls cannot be foreseen."""
+        if share == 0:
+            return False
+        size = round(1 / share)
+        block, place = divmod(ordinal - 1, size)
+        return place == self._drawn_number(kind, block) % size
+
+    def _repeat(self, drawn: set[str]) -> CardRow | None:
+        """One of one's own, judged once, with at least `repeat_after` votes since, with sides swapped."""
+        candidates = [(c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn]
+        if not candidates:
+            return None
+        chosen, is_swapped = min(candidates, key=lambda card: self._drawn_number("repeats", card[0]))
+        return self._hidden(chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped)
+
+    @cached_property
+    def _repeatable(self) -> list[tuple[str, bool]]:
+        """(comparison, sides of its first card) of the oldest cards that may be repeated. Read once for a hand."""
+        before = self.connection.execute(_SETTLED, self._asked(skipped=self.rules.repeat_after - 1)).scalar()
+        if before is None:
+            return []
+        rows = self.connection.execute(_REPEATABLE, self._asked(before=before, most=REPEATS_FROM))
+        return [(row.comparison_id, row.is_swapped) for row in rows]
+
+    def _gold(self, drawn: set[str]) -> CardRow | None:
+        """A comparison whose answer is known, that this annotator has not met."""
+        candidates = [c for c in self._golden if c not in drawn]
+        if not candidates:
+            return None
+        chosen = min(candidates, key=lambda c: self._drawn_number("gold", c))
+        return self._hidden(chosen, AssignmentKind.GOLD, pass_no=1, is_swapped=self._side(chosen))
+
+    @cached_property
+    def _golden(self) -> list[str]:
+        """Read once for a hand."""
+        return list(self.connection.execute(_GOLDEN, self._asked(most=WINDOW)).scalars())
+
+    def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool) -> CardRow:
+        """A card that takes no slot; one that was given back or ran out comes again with its sides."""
+        before = self._known([comparison_id], pass_no).get(comparison_id)
+        if before is None:
+            return self._card(comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=None)
+        return {**before, "kind": kind.value, "slot_no": None, "is_known": True}
+
+    def _normal(self, n: int) -> Iterator[CardRow]:
+        """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
+        free: dict[str, tuple[int, int]] = {}
+        for row in self.connection.execute(_OPEN, self._asked(most=(WINDOW + n) * self.rules.overlap)):
+            free.setdefault(row.comparison_id, (row.priority, row.slot_no))
+        known = self._known(list(free), pass_no=1)
+        for c in sorted(free, key=lambda c: (free[c][0], self._drawn_number("order", c))):
+            before = known.get(c)
+            if before is None:
+                yield self._card(c, AssignmentKind.NORMAL, pass_no=1, is_swapped=self._side(c), slot_no=free[c][1])
+            else:
+                yield {**before, "kind": AssignmentKind.NORMAL.value, "slot_no": free[c][1], "is_known": True}
+
+    def _known(self, comparison_ids: Sequence[str], pass_no: int) -> dict[str, CardRow]:
+        """Cards this annotator already has on some of these comparisons: given back, or run out."""
+        if not comparison_ids:
+            return {}
+        rows = self.connection.execute(_KNOWN, self._asked(values=list(comparison_ids), pass_no=pass_no)).mappings()
+        return {row["comparison_id"]: dict(row) for row in rows}
+
+    def _card(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
+        return {
+            "assignment_id": content_id("assignment", comparison_id, self.annotator_id, pass_no, self.rules.seed),
+            "comparison_id": comparison_id,
+            "annotator_id": self.annotator_id,
+            "pass_no": pass_no,
+            "kind": kind.value,
+            "is_swapped": is_swapped,
+            "slot_no": slot_no,
+            "is_known": False,
+        }
+
+    def _write(self, statement: Any, cards: Sequence[CardRow]) -> None:
+        if cards:
+            self.connection.execute(
+                statement, [scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN}) for card in cards]
+            )
+
+    def _side(self, comparison_id: str) -> bool:
+        return bool(self._drawn_number("side", comparison_id) & 1)
+
+    def _drawn_number(self, what: str, of: str | int) -> int:
+        return int.from_bytes(hashlib.sha256(f"{what}/{self.rules.seed}/{self.annotator_id}/{of}".encode()).digest()[:6])
+
+    def _asked(self, **parameters: Any) -> dict[str, Any]:
+        return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)
+
+
+def assignment_of(row: Any) -> Assignment:
+    """The record of a stored assignment."""
+    return Assignment.model_validate({name: row[name] for name in Assignment.model_fields})
+
+
+def is_unfinished() -> ColumnElement[bool]:
+    return slots.c.state != literal("done", literal_execute=True)  # word for word as the index says it, or SQLite does not use it
+
+
+def is_free(now: Any) -> ColumnElement[bool]:
+    """A slot that nobody holds at a moment."""
+    return or_(slots.c.state == "open", and_(slots.c.state == "leased", slots.c.leased_until <= now))
+
+
+def _mine(table: Any) -> ColumnElement[bool]:
+    return and_(scoped(table), table.c.annotator_id == bindparam("annotator"))
+
+
+def _is_held(table: Any) -> ColumnElement[bool]:
+    return and_(table.c.state == "leased", table.c.leased_until > bindparam("now"))
+
+
+def _is_gone(table: Any) -> ColumnElement[bool]:
+    """That a card was given back or ran out: its comparison may come again."""
+    return or_(table.c.state == "released", and_(table.c.state == "leased", table.c.leased_until <= bindparam("now")))
+
+
+def _is_met(comparison_id: Any) -> ColumnElement[bool]:
+    """That one has a card on a comparison that is judged, or on the table now."""
+    own = assignments.alias("own")
+    return select(literal(1)).select_from(own).where(_mine(own), own.c.comparison_id == comparison_id, ~_is_gone(own)).exists()
+
+
+def _is_strangers() -> ColumnElement[bool]:
+    """That a comparison is no flagged one, and not of one's own writing."""
+    own = comparisons.c.written_by
+    return and_(comparisons.c.flag.is_(None), or_(own.is_(None), own != bindparam("annotator")))
+
+
+def _slots(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Slots that are not done, of comparisons this annotator has not met and did not write."""
+    of_comparison = and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id)
+    return (
+        select(*columns)
+        .join(comparisons, of_comparison)
+        .where(scoped(slots), is_unfinished(), _is_strangers(), ~_is_met(slots.c.comparison_id))
+    )
+
+
+def _repeatable() -> Select[Any]:
+    """Cards judged once, before a moment, without a repeat that is judged or on the table."""
+    second = assignments.alias("second")
+    repeated = select(literal(1)).select_from(second)
+    repeated = repeated.where(_mine(second), second.c.comparison_id == assignments.c.comparison_id, second.c.pass_no > 1, ~_is_gone(second))
+    normal = assignments.c.kind == AssignmentKind.NORMAL.value, assignments.c.pass_no == 1
+    return (
+        select(assignments.c.comparison_id, assignments.c.is_swapped)
+        .where(
+            _mine(assignments), assignments.c.state == "voted", *normal, assignments.c.settled_at < bindparam("before"), ~repeated.exists()
+        )
+        .order_by(assignments.c.settled_at)
+        .limit(bindparam("most"))
+    )
+
+
+_WRITTEN = (
+    "assignment_id", "comparison_id", "kind", "n", "state", "leased_at", "leased_until", "settled_at", "slot_no",
+)  # fmt: skip
+_HELD = select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n)
+_N_HELD = select(func.count()).where(_mine(assignments), _is_held(assignments))
+_LAST = select(func.max(assignments.c.n)).where(_mine(assignments))
+_JUDGED = select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1)
+_VOTED_TODAY = and_(assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight"))
+_USED = select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments)))
+_SETTLED = (
+    select(assignments.c.settled_at)
+    .where(_mine(assignments), assignments.c.state == "voted")
+    .order_by(assignments.c.settled_at.desc())
+    .offset(bindparam("skipped"))
+    .limit(1)
+)
+_REPEATABLE = _repeatable()
+_GOLDEN = (
+    select(comparisons.c.comparison_id)
+    .where(scoped(comparisons), comparisons.c.gold.is_not(None), _is_strangers(), ~_is_met(comparisons.c.comparison_id))
+    .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+    .limit(bindparam("most"))
+)
+_OPEN = (
+    _slots(slots.c.comparison_id, slots.c.slot_no, slots.c.priority)
+    .where(is_free(bindparam("now")))
+    .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
+    .limit(bindparam("most"))
+)
+_N_OPEN = select(func.count()).select_from(
+    _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()
+)
+_UNFINISHED = _slots(slots.c.comparison_id).limit(1)
+_KNOWN = select(assignments).where(_mine(assignments), among(assignments.c.comparison_id), assignments.c.pass_no == bindparam("pass_no"))
+_LEASE_AGAIN = (
+    assignments.update()
+    .where(scoped(assignments), assignments.c.assignment_id == bindparam("its_assignment_id"))
+    .values({name: bindparam(f"its_{name}") for name in _WRITTEN[2:]})
+)
+_CLAIM = (
+    slots.update()
+    .where(scoped(slots), slots.c.comparison_id == bindparam("its_comparison_id"), slots.c.slot_no == bindparam("its_slot_no"))
+    .values(state="leased", assignment_id=bindparam("its_assignment_id"), leased_until=bindparam("its_leased_until"))
+)

@@ -1,0 +1,73 @@
+"""Requests by their idempotency key, so that one that is sent again is answered again and not done again. Knows no HTTP."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import and_, select
+
+from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import requests
+
+KEPT_FOR = timedelta(days=7)
+GIVEN_UP_AFTER = timedelta(seconds=60)  # a request whose process died may be sent again after this
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered: an HTTP status and a body."""
+
+    status: int
+    body: str
+
+
+class Requests:
+    """`begin` before the work, `finish` after it. Votes need neither: their own key is kept beside them."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def begin(self, principal: str, key: str, request_hash: str) -> Answer | None:
+        """The stored answer of a request that was answered; None to go on and do it.
+
+        Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its twin is at work.
+        """
+        now = self._database.clock.now()
+        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        with self._database.writing() as connection:
+            connection.execute(requests.delete().where(self._database.mine(requests), requests.c.expires_at <= now))
+            row = connection.execute(select(requests).where(this)).one_or_none()
+            if row is None:
+                new = {
+                    "principal": principal,
+                    "idempotency_key": key,
+                    "request_hash": request_hash,
+                    "status": None,
+                    "answer": None,
+                    "started_at": now,
+                    "expires_at": now + KEPT_FOR,
+                }
+                self._database.insert(connection, requests, [new])
+                return None
+            if row.request_hash != request_hash:
+                raise IdempotencyConflict(
+                    f"Idempotency key {key!r} already stands for another request. Send a new key, or repeat the first one unchanged."
+                )
+            if row.status is not None:
+                return Answer(row.status, row.answer)
+            if now - row.started_at < GIVEN_UP_AFTER:
+                raise AlreadyRunning(f"The request with idempotency key {key!r} is being answered. Send it again in a second.")
+            connection.execute(requests.update().where(this).values(started_at=now))
+        return None
+
+    def finish(self, principal: str, key: str, answer: Answer) -> None:
+        """Keep the answer of a request that was done."""
+        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        with self._database.writing() as connection:
+            connection.execute(requests.update().where(this).values(status=answer.status, answer=answer.body))
+
+    def give_up(self, principal: str, key: str) -> None:
+        """Forget a request that failed, so that it can be sent again at once."""
+        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        with self._database.writing() as connection:
+            connection.execute(requests.delete().where(this, requests.c.status.is_(None)))

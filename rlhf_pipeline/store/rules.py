@@ -1,0 +1,87 @@
+"""What annotators are told and how cards are dealt: guidelines and rules, each change a new version. Knows no reader of either."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, Table, func, select
+
+from rlhf_pipeline.errors import NotFound, OutdatedEdit
+from rlhf_pipeline.records import AnnotationRules, Guideline, content_hash
+from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import annotation_rules, guidelines
+
+
+class Guidelines:
+    """Version 0 is none: nobody wrote any yet."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def latest(self) -> Guideline | None:
+        return next(iter(self.all()), None)
+
+    def get(self, version: int) -> Guideline:
+        """Raises NotFound."""
+        for guideline in self.all():
+            if guideline.version == version:
+                return guideline
+        raise NotFound(f"There is no version {version} of the guidelines.")
+
+    def all(self) -> list[Guideline]:
+        """Newest first."""
+        wanted = select(guidelines).where(self._database.mine(guidelines)).order_by(guidelines.c.version.desc())
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).mappings().all()
+        return [Guideline.model_validate({name: row[name] for name in Guideline.model_fields}) for row in rows]
+
+    def add(self, text: str, *, after: int, actor: str) -> Guideline:
+        """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit where there is a newer one."""
+        with acting(self._database) as (connection, ledger):
+            version = _next(self._database, connection, guidelines, after, "guidelines")
+            now = self._database.clock.now()
+            self._database.insert(connection, guidelines, [{"version": version, "text": text, "created_at": now, "created_by": actor}])
+            ledger.append(actor=actor, action="guidelines.add", object_id=str(version), digest=content_hash(version, text))
+        return Guideline(version=version, text=text, created_at=now, created_by=actor)
+
+
+class Rules:
+    """Version 0 is the defaults."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def latest(self) -> tuple[int, AnnotationRules]:
+        wanted = (
+            select(annotation_rules.c.version, annotation_rules.c.record)
+            .where(self._database.mine(annotation_rules))
+            .order_by(annotation_rules.c.version.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(wanted).one_or_none()
+        return (0, AnnotationRules()) if row is None else (row.version, AnnotationRules.from_json(row.record))
+
+    def history(self) -> list[tuple[int, AnnotationRules, datetime, str]]:
+        """(version, rules, when, by whom), newest first."""
+        wanted = select(annotation_rules).where(self._database.mine(annotation_rules)).order_by(annotation_rules.c.version.desc())
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).all()
+        return [(row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by) for row in rows]
+
+    def put(self, rules: AnnotationRules, *, after: int, actor: str) -> int:
+        """The version it became: the one that follows `after`. Raises OutdatedEdit where there is a newer one."""
+        record = rules.model_dump_json()
+        with acting(self._database) as (connection, ledger):
+            version = _next(self._database, connection, annotation_rules, after, "rules")
+            now = self._database.clock.now()
+            row = {"version": version, "record": record, "created_at": now, "created_by": actor}
+            self._database.insert(connection, annotation_rules, [row])
+            ledger.append(actor=actor, action="rules.put", object_id=str(version), digest=content_hash(version, record))
+        return version
+
+
+def _next(database: Database, connection: Connection, table: Table, after: int, what: str) -> int:
+    newest: int = connection.execute(select(func.max(table.c.version)).where(database.mine(table))).scalar() or 0
+    if newest != after:
+        raise OutdatedEdit(f"The {what} are at version {newest}, the edit was made of version {after}. Read the newer one and edit that.")
+    return newest + 1

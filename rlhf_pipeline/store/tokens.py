@@ -1,0 +1,177 @@
+"""Secrets by which a request says whose it is: API tokens, sessions, one-time logins. Kept as SHA-256 alone, with an end."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import Connection, and_, select
+
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.records import Token, content_hash
+from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import failed_logins, tokens, users
+
+Kind = Literal["api", "session", "login"]
+PREFIX = "rlhf_"  # by which secret scanners know one
+USE_IS_NOTED_EVERY = timedelta(minutes=1)  # a write for each request would cost as much as the request
+TRIES = 10  # wrong passwords in a row before anybody has to wait
+LONGEST_WAIT = timedelta(minutes=15)
+FORGOTTEN_AFTER = timedelta(days=1)
+
+
+class Tokens:
+    """`issue` gives the secret once; afterwards nobody can read it from the store."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def issue(
+        self, user_id: str, *, kind: Kind, lifetime: timedelta, actor: str, name: str | None = None, scopes: Sequence[str] | None = None
+    ) -> tuple[str, Token]:
+        """A secret of 256 random bits, and what is kept of it."""
+        secret = PREFIX + secrets.token_urlsafe(32)
+        now = self._database.clock.now()
+        row = {
+            "token_hash": _hash(secret),
+            "user_id": user_id,
+            "kind": kind,
+            "name": name,
+            "scopes": None if scopes is None else json.dumps(sorted(set(scopes))),
+            "created_at": now,
+            "expires_at": now + lifetime,
+            "last_used_at": None,
+            "revoked_at": None,
+        }
+        with acting(self._database) as (connection, ledger):
+            if not connection.execute(select(users.c.user_id).where(self._database.mine(users), users.c.user_id == user_id)).scalar():
+                raise NotFound(f"There is no user {user_id!r}. Add them first.")
+            self._database.insert(connection, tokens, [row])
+            token = _token(row)
+            digest = content_hash("tokens.issue", token.token_id, user_id, kind, row["scopes"])
+            ledger.append(actor=actor, action=f"tokens.issue.{kind}", object_id=token.token_id, digest=digest)
+        return secret, token
+
+    def find(self, secret: str) -> Token | None:
+        """The token of a secret that still holds: neither revoked nor expired, its owner not disabled."""
+        found = self._holding(secret)
+        if found is None:
+            return None
+        now = self._database.clock.now()
+        if found.kind == "api" and (found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY):
+            with self._database.writing() as connection:
+                this = and_(self._database.mine(tokens), tokens.c.token_hash == _hash(secret))
+                connection.execute(tokens.update().where(this).values(last_used_at=now))
+        return found
+
+    def redeem(self, secret: str) -> Token | None:
+        """`find` for a one-time login, which does not hold a second time."""
+        with acting(self._database) as (connection, ledger):
+            this = and_(self._database.mine(tokens), tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
+            row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
+            now = self._database.clock.now()
+            if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
+                return None
+            owner = select(users.c.disabled_at).where(self._database.mine(users), users.c.user_id == row["user_id"])
+            if connection.execute(owner).scalar() is not None:
+                return None
+            connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
+            token = _token(dict(row))
+            ledger.append(
+                actor=token.user_id, action="tokens.redeem", object_id=token.token_id, digest=content_hash("tokens.redeem", token.token_id)
+            )
+        return token
+
+    def of_user(self, user_id: str) -> list[Token]:
+        """Newest first, those that ended too."""
+        wanted = select(tokens).where(self._database.mine(tokens), tokens.c.user_id == user_id).order_by(tokens.c.created_at.desc())
+        with self._database.reading() as connection:
+            return [_token(dict(row)) for row in connection.execute(wanted).mappings()]
+
+    def revoke(self, token_id: str, *, actor: str, user_id: str | None = None) -> None:
+        """From the next request on. `user_id`: only if it is theirs. Raises NotFound."""
+        with acting(self._database) as (connection, ledger):
+            whose = () if user_id is None else (tokens.c.user_id == user_id,)
+            this = and_(self._database.mine(tokens), tokens.c.token_hash.startswith(token_id, autoescape=True), *whose)
+            found = connection.execute(select(tokens.c.token_hash).where(this)).scalars().all()
+            if len(found) != 1 or len(token_id) < 12:
+                raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
+            now = self._database.clock.now()
+            here = and_(self._database.mine(tokens), tokens.c.token_hash == found[0])
+            connection.execute(tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now))
+            ledger.append(actor=actor, action="tokens.revoke", object_id=found[0][:16], digest=content_hash("tokens.revoke", found[0][:16]))
+
+    def _holding(self, secret: str) -> Token | None:
+        wanted = (
+            select(tokens)
+            .join(users, and_(self._database.mine(users), users.c.user_id == tokens.c.user_id))
+            .where(self._database.mine(tokens), tokens.c.token_hash == _hash(secret), users.c.disabled_at.is_(None))
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(wanted).mappings().one_or_none()
+        if row is None or row["revoked_at"] is not None or row["expires_at"] <= self._database.clock.now():
+            return None
+        return _token(dict(row))
+
+
+class FailedLogins:
+    """Wrong passwords in a row, by a hash of whose they were or whence they came: after ten, a wait that doubles each time."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def wait_s(self, *who: str) -> float:
+        """Seconds until one of `who` may try again; 0 where they may."""
+        with self._database.reading() as connection:
+            return self._wait_s(connection, self._database.clock.now(), who)
+
+    def attempt(self, *who: str) -> float:
+        """Count a try as failed before it is made, so that many at once are no way around; 0, or seconds to wait and not try at all.
+
+        `forget` it after a login that succeeded.
+        """
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            wait = self._wait_s(connection, now, who)
+            if wait > 0:
+                return wait
+            old = and_(self._database.mine(failed_logins), failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER)
+            connection.execute(failed_logins.delete().where(old))
+            for one in sorted({_hash(w) for w in who}):
+                this = and_(self._database.mine(failed_logins), failed_logins.c.who == one)
+                n = connection.execute(select(failed_logins.c.n_failed).where(this)).scalar()
+                if n is None:
+                    self._database.insert(connection, failed_logins, [{"who": one, "n_failed": 1, "last_failed_at": now}])
+                else:
+                    connection.execute(failed_logins.update().where(this).values(n_failed=n + 1, last_failed_at=now))
+        return 0.0
+
+    def _wait_s(self, connection: Connection, now: datetime, who: Sequence[str]) -> float:
+        wanted = select(failed_logins).where(self._database.mine(failed_logins), failed_logins.c.who.in_([_hash(w) for w in who]))
+        rows = connection.execute(wanted).all()
+        return max((max(0.0, (_may_try_at(r.n_failed, r.last_failed_at) - now).total_seconds()) for r in rows), default=0.0)
+
+    def forget(self, *who: str) -> None:
+        """After a login that succeeded."""
+        with self._database.writing() as connection:
+            these = and_(self._database.mine(failed_logins), failed_logins.c.who.in_([_hash(w) for w in who]))
+            connection.execute(failed_logins.delete().where(these))
+
+
+def _may_try_at(n_failed: int, last: datetime) -> datetime:
+    if n_failed < TRIES:
+        return last
+    wait: timedelta = timedelta(seconds=30) * int(2 ** min(10, n_failed - TRIES))
+    return last + min(LONGEST_WAIT, wait)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _token(row: dict[str, Any]) -> Token:
+    values = {name: row[name] for name in Token.model_fields if name not in ("token_id", "scopes")}
+    return Token(token_id=row["token_hash"][:16], scopes=None if row["scopes"] is None else tuple(json.loads(row["scopes"])), **values)

@@ -1,0 +1,141 @@
+"""Votes as people look at them: lists, one annotator's own, counts. Knows what was cast; casts nothing and takes no snapshot."""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, literal, select
+
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
+from rlhf_pipeline.store.casting import vote_of
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.counting import LATEST
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import comparisons, votes
+
+
+class Tally(Record):
+    """Votes of one annotator on one day with one choice."""
+
+    annotator_id: str
+    annotator_kind: AnnotatorKind
+    day: date
+    choice: Choice
+    n: int
+    last_received_at: datetime
+
+
+class Judgement(Record):
+    """One of an annotator's judgements as it stands: not superseded, no skip; `gold` is the comparison's known answer."""
+
+    comparison_id: str
+    choice: Choice
+    pass_no: int
+    stated_confidence: float | None
+    duration_s: float | None
+    day: date
+    gold: str | None
+
+
+class VoteLists:
+    """The half of `Votes` that web and command line look through."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def with_ids(self, vote_ids: Sequence[str]) -> dict[str, Vote]:
+        """Votes with these ids, by id; unknown ids are left out."""
+        found: dict[str, Vote] = {}
+        with self._database.reading() as connection:
+            for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
+                wanted = select(votes).where(self._database.mine(votes), votes.c.vote_id.in_(ids))
+                found |= {row["vote_id"]: vote_of(dict(row)) for row in connection.execute(wanted).mappings()}
+        return found
+
+    def details_of(self, vote_ids: Sequence[str]) -> dict[str, VoteDetails]:
+        """vote_id -> what was said beside the choice, of those that said anything."""
+        found: dict[str, VoteDetails] = {}
+        with self._database.reading() as connection:
+            for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
+                said = select(votes.c.vote_id, votes.c.details).where(self._database.mine(votes), votes.c.vote_id.in_(ids))
+                rows = connection.execute(said.where(votes.c.details.is_not(None)))
+                found |= {row.vote_id: VoteDetails.from_json(row.details) for row in rows}
+        return found
+
+    def judgements_of(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
+        """One annotator's, newest first."""
+        later = votes.alias("later")
+        is_superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id).exists()
+        columns = [comparisons.c.gold if name == "gold" else votes.c[name] for name in Judgement.model_fields]
+        wanted = (
+            select(*columns)
+            .join(comparisons, same_comparison())
+            .where(self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.choice != Choice.SKIP.value, ~is_superseded)
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [Judgement.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+
+    def said_by(self, annotator_id: str, *, before_seq: int | None = None, limit: int = 50) -> list[tuple[Vote, bool]]:
+        """One annotator's votes with all that was said, newest first, and whether each was superseded."""
+        later = votes.alias("later")
+        is_superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id).exists()
+        upper = LATEST if before_seq is None else before_seq
+        mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq < upper
+        wanted = select(votes, is_superseded.label("is_superseded")).where(*mine).order_by(votes.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return [(vote_of(dict(row)), row["is_superseded"]) for row in connection.execute(wanted).mappings()]
+
+    def paces(self, after_seq: int, *, up_to_seq: int) -> list[tuple[str, float | None]]:
+        """(annotator, seconds) of the votes between two seqs that are no skips, in order."""
+        between = votes.c.seq > after_seq, votes.c.seq <= up_to_seq, votes.c.choice != Choice.SKIP.value
+        wanted = select(votes.c.annotator_id, votes.c.duration_s).where(self._database.mine(votes), *between).order_by(votes.c.seq)
+        with self._database.reading() as connection:
+            return [(row[0], row[1]) for row in connection.execute(wanted)]
+
+    def judged_comparisons(self, *, before_seq: int | None = None, limit: int = 50) -> list[tuple[str, int]]:
+        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged, each once."""
+        upper = LATEST if before_seq is None else before_seq
+        newer = votes.alias("newer")
+        has_newer = select(literal(1)).where(
+            self._database.mine(newer),
+            newer.c.comparison_id == votes.c.comparison_id,
+            newer.c.seq > votes.c.seq,
+            newer.c.choice != Choice.SKIP.value,
+        )
+        wanted = (
+            select(votes.c.comparison_id, votes.c.seq)
+            .where(self._database.mine(votes), votes.c.seq < upper, votes.c.choice != Choice.SKIP.value, ~has_newer.exists())
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [(row[0], row[1]) for row in connection.execute(wanted)]
+
+    def tallies(self, after_seq: int = 0, *, up_to_seq: int | None = None) -> list[Tally]:
+        """Votes cast after a seq, counted by annotator, kind, day and choice. Add those of the next seqs and need not count again."""
+        return self._tallies(votes, votes, after_seq, up_to_seq)
+
+    def replaced(self, after_seq: int = 0, *, up_to_seq: int | None = None) -> list[Tally]:
+        """`tallies` of the votes that were superseded by votes cast after a seq."""
+        return self._tallies(votes.alias("replaced"), votes, after_seq, up_to_seq)
+
+    def _tallies(self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None) -> list[Tally]:
+        limit = LATEST if up_to_seq is None else up_to_seq
+        by = tuple(counted.c[name] for name in ("annotator_id", "annotator_kind", "day", "choice"))
+        among = self._database.mine(cast), cast.c.seq > after_seq, cast.c.seq <= limit
+        wanted = select(*by, func.count().label("n"), func.max(cast.c.received_at).label("last_received_at")).where(*among).group_by(*by)
+        if counted is not cast:
+            wanted = wanted.where(cast.c.supersedes == counted.c.vote_id, self._database.mine(counted))
+        with self._database.reading() as connection:
+            return [Tally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+
+
+def same_comparison() -> ColumnElement[bool]:
+    """That a vote is on a comparison."""
+    return and_(
+        comparisons.c.organization_id == votes.c.organization_id,
+        comparisons.c.project_id == votes.c.project_id,
+        comparisons.c.comparison_id == votes.c.comparison_id,
+    )

@@ -1,0 +1,68 @@
+"""The audit chain: read it, take it away, have it verified. Knows links; changes none."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Query
+from fastapi.responses import StreamingResponse
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
+from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.paging import Cursor, Limit, cursor_of, place_of
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import AuditLinkOut, Page, Verification
+
+router = api_router("audit")
+READER = [Depends(needs(Permission.AUDIT_READ))]
+Words = Annotated[str | None, Query(max_length=200)]
+EXPORTED_AT_ONCE = 1000
+LINES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "a link a line, oldest first", "content": {"application/jsonl": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/audit", dependencies=READER)
+def read(
+    site: AnySite,
+    actor: Words = None,
+    action: Annotated[str | None, Query(max_length=200, description="`users.*` finds all that begin so")] = None,
+    object_id: Words = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AuditLinkOut]:
+    """Acts, newest first. A page of a rare one may be empty and still have a next."""
+    place = place_of(cursor, int)
+    links, following = site.store.audit.page(
+        before_seq=place[0] if place else None, actor=actor, action=action, object_id=object_id, limit=limit
+    )
+    return Page(items=[AuditLinkOut.model_validate(link.model_dump()) for link in links], next=cursor_of(following) if following else None)
+
+
+@router.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
+def export(site: AnySite) -> StreamingResponse:
+    """The whole chain as JSON lines, to be verified elsewhere."""
+    return StreamingResponse(_lines(site.store), media_type="application/jsonl")
+
+
+@router.post("/audit:verify", dependencies=[Depends(needs(Permission.AUDIT_VERIFY))])
+def verify(site: AnySite) -> Verification:
+    """Walk the chain, set every vote beside its link and the chain beside its daily anchors."""
+    database = site.store.database
+    try:
+        anchors = read_anchors(site.settings.home / FILE, database.organization, database.project)
+    except StoreError as broken:
+        return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=0)
+    try:
+        return Verification(holds=True, n_links=verify_with_anchors(site.store.audit, anchors), broken_at=None, n_anchors=len(anchors))
+    except StoreError as broken:
+        return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=len(anchors))
+
+
+def _lines(store: Store) -> Iterator[str]:
+    after = 0
+    while links := store.audit.after(after, limit=EXPORTED_AT_ONCE):
+        yield "".join(f"{link.model_dump_json()}\n" for link in links)
+        after = links[-1].seq

@@ -1,0 +1,37 @@
+"""Logging in and out. Knows cookies; the rules of passwords and throttling stand in `web.auth`."""
+
+from fastapi import Depends, Request, Response
+
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import Login, Redemption
+
+router = api_router("auth")
+OPEN = [Depends(public("nobody is logged in before logging in"))]
+
+
+@router.post("/auth/login", status_code=204, dependencies=OPEN, responses=documented(401, 429))
+def log_in(site: AnySite, request: Request, body: Login) -> Response:
+    """Start a session: the answer sets its cookie."""
+    response = Response(status_code=204)
+    site.auth.start_session(response, site.auth.log_in(body.email, body.password, address_of(request)))
+    return response
+
+
+@router.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=documented(401, 429))
+def redeem(site: AnySite, request: Request, body: Redemption) -> Response:
+    """Start a session by a one-time login link's token."""
+    response = Response(status_code=204)
+    site.auth.start_session(response, site.auth.redeem(body.token, address_of(request)))
+    return response
+
+
+@router.post("/auth/logout", status_code=204)
+def log_out(site: AnySite, principal: SignedIn) -> Response:
+    """End this session."""
+    if not principal.is_session:
+        raise Problem(403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session")
+    response = Response(status_code=204)
+    site.auth.end_session(response, principal)
+    return response

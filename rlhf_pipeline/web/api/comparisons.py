@@ -1,0 +1,41 @@
+"""Comparisons: read them, offer them to people, take them back. Knows no vote."""
+
+from typing import Annotated
+
+from fastapi import Depends
+
+from rlhf_pipeline.web import lists, offers
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Offered, Page, Withdrawal, Withdrawn
+
+router = api_router("comparisons")
+Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
+Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
+
+
+@router.get("/comparisons")
+def read_all(site: AnySite, principal: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ComparisonOut]:
+    """Comparisons, the newest day's first. Model names and known answers only for those who may not vote."""
+    return lists.comparisons(site, principal, cursor=cursor, limit=limit)
+
+
+@router.get("/comparisons/{comparison_id}")
+def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
+    """One comparison."""
+    return lists.comparison(site, principal, comparison_id)
+
+
+@router.post("/comparisons:offer", responses=documented(404))
+def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
+    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted on."""
+    return offers.offer(site, principal.user_id, body)
+
+
+@router.post("/comparisons:withdraw")
+def withdraw(site: AnySite, principal: Offerer, body: Withdrawal) -> Withdrawn:
+    """Ask no more for judgements that are still open."""
+    return Withdrawn(n_slots=site.store.assignments.withdraw(body.ids, actor=principal.user_id))

@@ -1,0 +1,27 @@
+"""What people agree and disagree on. Knows pages of it; what agreement is stands in `rlhf_pipeline.votes.consensus`."""
+
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from rlhf_pipeline.votes.consensus import Method, State
+from rlhf_pipeline.web import consensus
+from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import ConsensusOut, Page
+
+router = api_router("consensus")
+
+
+@router.get("/consensus", dependencies=[Depends(needs(Permission.CONSENSUS_READ))])
+def read(
+    site: AnySite,
+    state: Annotated[State | None, Query(description="disputed ones are for somebody to decide")] = None,
+    method: Method = "majority",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[ConsensusOut]:
+    """What several people together say of each comparison, the most recently judged first. A page may be short and still have a next."""
+    return consensus.page(site, state, method, cursor=cursor, limit=limit)

@@ -1,0 +1,67 @@
+"""Guidelines and rules: read and edit, each edit a new version. Knows versions; knows no annotator."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Response
+
+from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.etags import IfMatch, edited_version, etag_of
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
+
+router = api_router("guidelines")
+Version = Annotated[int, Path(ge=1, le=10**9)]
+READER = [Depends(needs(Permission.GUIDELINES_READ))]
+RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
+Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
+RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
+
+
+@router.get("/guidelines", dependencies=READER)
+def read_all(site: AnySite, response: Response) -> Page[GuidelineOut]:
+    """Every version, newest first; the ETag is that of the newest, "0" before the first."""
+    found = site.store.guidelines.all()
+    response.headers["ETag"] = etag_of(found[0].version if found else 0)
+    return Page(items=[GuidelineOut.model_validate(one.model_dump()) for one in found], next=None)
+
+
+@router.get("/guidelines/{version}", dependencies=READER)
+def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
+    """One version."""
+    response.headers["ETag"] = etag_of(version)
+    return GuidelineOut.model_validate(site.store.guidelines.get(version).model_dump())
+
+
+@router.post("/guidelines", status_code=201, responses=documented(412, 428))
+def add(site: AnySite, principal: Editor, response: Response, body: NewGuideline, if_match: IfMatch = None) -> GuidelineOut:
+    """The next version; If-Match is the one it was made of ("0" for the first)."""
+    guideline = site.store.guidelines.add(body.text, after=edited_version(if_match), actor=principal.user_id)
+    site.terms.forget()
+    response.headers["ETag"] = etag_of(guideline.version)
+    return GuidelineOut.model_validate(guideline.model_dump())
+
+
+@router.get("/rules", tags=["rules"])
+def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
+    """How cards are dealt and judged."""
+    version, rules = site.store.rules.latest()
+    response.headers["ETag"] = etag_of(version)
+    return _rules_out(version, rules, shows_seed=principal.may(Permission.RULES_WRITE))
+
+
+@router.put("/rules", responses=documented(412, 428), tags=["rules"])
+def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: AnnotationRules, if_match: IfMatch = None) -> RulesOut:
+    """All of them anew, for cards dealt from now on; what is left out is the default, but the seed stays."""
+    if "seed" not in body.model_fields_set:
+        body = body.model_copy(update={"seed": site.store.rules.latest()[1].seed})
+    version = site.store.rules.put(body, after=edited_version(if_match), actor=principal.user_id)
+    site.terms.forget()
+    response.headers["ETag"] = etag_of(version)
+    return _rules_out(version, body, shows_seed=True)
+
+
+def _rules_out(version: int, rules: AnnotationRules, *, shows_seed: bool) -> RulesOut:
+    return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})))

@@ -1,0 +1,88 @@
+"""Oneself: who one is, one's tokens, password, votes and figures. Knows only who asks."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import Depends, Response
+
+from rlhf_pipeline.web import figures, lists
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
+from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import IssuedToken, Me, NewToken, OwnVote, Page, PasswordChange, Statistics, TokenOut
+
+router = api_router("me")
+Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
+Owner = Annotated[Principal, Depends(needs(Permission.TOKENS_OWN))]
+
+
+@router.get("/me")
+def me(site: AnySite, principal: SignedIn) -> Me:
+    """Who you are here and what you may do with this token."""
+    user = principal.user
+    return Me(
+        user_id=user.user_id,
+        name=user.name,
+        email=user.email,
+        roles=list(user.roles),
+        permissions=sorted(principal.permissions),
+        project=site.settings.project,
+    )
+
+
+@router.get("/me/statistics")
+def my_statistics(site: AnySite, principal: Voter) -> Statistics:
+    """Your pace, and how you agree with yourself and with known answers."""
+    return figures.of_annotator(site.store, principal.user_id)
+
+
+@router.get("/me/votes")
+def my_votes(site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limit = 50) -> Page[OwnVote]:
+    """Your votes as you cast them, newest first."""
+    return lists.own_votes(site, principal.user_id, cursor=cursor, limit=limit)
+
+
+@router.post("/me/password", status_code=204, responses=documented(429))
+def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
+    """Set your password. Ends all your sessions but this one."""
+    if not principal.is_session:
+        raise Problem(403, "A password is changed by somebody who is logged in, not by a token.", kind="no_session")
+    site.auth.check_password(principal.user, body.old_password)
+    site.store.users.set_password(principal.user_id, site.auth.hashed(body.new_password), actor=principal.user_id)
+    site.auth.forget()
+    response = Response(status_code=204)
+    site.auth.start_session(response, principal.user)
+    return response
+
+
+@router.get("/me/tokens")
+def my_tokens(site: AnySite, principal: Owner) -> Page[TokenOut]:
+    """Your API tokens, newest first, those that ended too."""
+    mine = [token for token in site.store.tokens.of_user(principal.user_id) if token.kind == "api"]
+    return Page(items=[TokenOut.model_validate(token.model_dump()) for token in mine], next=None)
+
+
+@router.post("/me/tokens", status_code=201)
+def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
+    """A token with no more permissions than the one that asks. Its secret is shown this once."""
+    scopes = body.scopes
+    if scopes is None and principal.token.scopes is not None:
+        scopes = sorted(principal.permissions)
+    beyond = sorted(set(scopes or ()) - principal.permissions)
+    if beyond:
+        raise Problem(403, f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.", kind="forbidden")
+    secret, token = site.store.tokens.issue(
+        principal.user_id, kind="api", lifetime=timedelta(days=body.days), actor=principal.user_id, name=body.name, scopes=scopes
+    )
+    return IssuedToken(secret=secret, **token.model_dump(exclude={"user_id"}))
+
+
+@router.delete("/me/tokens/{token_id}", status_code=204)
+def revoke_token(site: AnySite, principal: Owner, token_id: str) -> Response:
+    """It works no more from the next second on."""
+    site.store.tokens.revoke(token_id, actor=principal.user_id, user_id=principal.user_id)
+    site.auth.forget()
+    return Response(status_code=204)

@@ -1,0 +1,52 @@
+"""Votes: cast one, cast many, read them. Knows requests and answers; how a vote is made stands in `web.votes`."""
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import Depends, Header, Query, Response
+
+from rlhf_pipeline.web import lists, votes
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.idempotency import MOST, check_key, keeps_own_key
+from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
+
+router = api_router("votes")
+Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
+Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+Key = Annotated[
+    str, Header(alias="Idempotency-Key", min_length=1, max_length=MOST, description="The same vote sent again under it is one vote")
+]
+
+
+@router.post("/votes", status_code=201, response_model=VoteReceipt, responses=documented(404))
+@keeps_own_key
+def cast(site: AnySite, principal: Annotator, body: VoteFields, key: Key) -> Response:
+    """Cast one vote. What is answered with 201 is on disk, with its link in the audit chain."""
+    receipt = votes.cast(site, principal, body, check_key(key))
+    return Response(receipt.model_dump_json(), 201, media_type="application/json")
+
+
+@router.post("/votes:batch")
+def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults:
+    """Cast up to 50, each answered for by itself."""
+    return BatchResults(results=votes.cast_batch(site, principal, body.votes))
+
+
+@router.get("/votes")
+def read(
+    site: AnySite,
+    principal: Reader,
+    annotator_id: Annotated[str | None, Query(max_length=200)] = None,
+    day: date | None = None,
+    comparison_id: Annotated[str | None, Query(max_length=200)] = None,
+    q: Annotated[str | None, Query(max_length=200, description="words in the reason; alone, without the other filters")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[VoteOut]:
+    """Votes as recorded, newest first."""
+    only = {"annotator_id": annotator_id, "day": str(day) if day else None, "comparison_id": comparison_id}
+    return lists.votes(site, only, q, cursor=cursor, limit=limit)

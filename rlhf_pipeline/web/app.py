@@ -1,0 +1,81 @@
+"""The web app of one project, put together: routes, guards, problems. Knows all rooms of `web`; nobody imports it but those who serve."""
+
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from rlhf_pipeline import __version__
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import OutdatedEdit, StoreError
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import api, openapi, pages
+from rlhf_pipeline.web.api.routing import PREFIX
+from rlhf_pipeline.web.dependencies import public, refuse_undeclared
+from rlhf_pipeline.web.problems import tell_problems
+from rlhf_pipeline.web.security import Guard
+from rlhf_pipeline.web.site import Site
+
+STATIC = Path(__file__).parent / "static"
+
+
+def create_app(settings: Settings, store: Store | None = None, *, has_pages: bool = True) -> FastAPI:
+    """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError where a route declares no permission."""
+    store = store or Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    _draw_seed(store)
+    site = Site(settings, store)
+    title = f"rlhf_pipeline: {settings.project}"
+    app = FastAPI(title=title, version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_counting(site))
+    app.state.site = site
+    described = api.routes()
+    app.router.routes.extend(described)
+    if has_pages:
+        app.router.routes.extend(pages.router.routes)
+    app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+    _serve_description(app, described)
+    tell_problems(app, pages.problem_page if has_pages else None)
+    refuse_undeclared(app)
+    app.add_middleware(Guard, hosts=settings.web_hosts, secure=site.auth.is_secure)
+    return app
+
+
+def _counting(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Counts a million votes before anybody asks for them, and keeps nobody waiting for it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        threading.Thread(target=_count, args=(site,), name="counting", daemon=True).start()
+        yield
+
+    return lifespan
+
+
+def _count(site: Site) -> None:
+    with suppress(StoreError):  # whoever asks will be told
+        site.progress.counted()
+
+
+def _draw_seed(store: Store) -> None:
+    """Rules that nobody set yet have a seed that everybody knows, and with it the places of the hidden cards."""
+    version, rules = store.rules.latest()
+    if version == 0:
+        with suppress(OutdatedEdit):  # another process was first
+            store.rules.put(rules.model_copy(update={"seed": secrets.randbits(48)}), after=0, actor="setup")
+
+
+def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:
+    document = JSONResponse(openapi.describe(app, routes))
+
+    async def describe() -> Response:
+        """This document."""
+        return document
+
+    app.add_api_route(
+        f"{PREFIX}/openapi.json", describe, include_in_schema=False, dependencies=[Depends(public("the routes are no secret"))]
+    )

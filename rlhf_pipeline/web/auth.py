@@ -1,0 +1,217 @@
+"""Whose a request is: passwords, sessions in signed cookies, API tokens, one-time logins. Knows no route and no permission's meaning."""
+
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from itsdangerous import BadData, URLSafeSerializer
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.records import Role, Token, User
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.tokens import PREFIX
+from rlhf_pipeline.web.permissions import Permission, permissions_of
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.recent import Recent
+from rlhf_pipeline.web.security import COOKIES
+
+SECRET_FILE = "web_secret"
+SESSION_LASTS = timedelta(days=7)
+LOGIN_LINK_LASTS = timedelta(hours=24)
+KNOWN_FOR_S = 0.5  # a token that is revoked works no longer than this
+LEAST_PASSWORD = 10
+MOST_PASSWORD = 1000  # characters: hashing a megabyte is somebody's attack
+HASHES_AT_ONCE = 2  # each takes 64 MB
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Somebody who was let in, by which token, and what they may do with it."""
+
+    user: User
+    token: Token
+    permissions: frozenset[Permission]
+
+    @property
+    def user_id(self) -> str:
+        return self.user.user_id
+
+    @property
+    def is_session(self) -> bool:
+        return self.token.kind == "session"
+
+    def may(self, permission: Permission) -> bool:
+        return permission in self.permissions
+
+
+class Auth:
+    """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
+
+    def __init__(self, store: Store, settings: Settings):
+        self._store = store
+        self._hasher = PasswordHasher()
+        self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
+        self._signer = URLSafeSerializer(_secret(settings.home / SECRET_FILE), salt="session")
+        self._known = Recent[str, Principal](10_000, KNOWN_FOR_S)
+        self.is_secure = settings.web_url.startswith("https:")
+        self.cookie = COOKIES[1] if self.is_secure else COOKIES[0]
+
+    @cached_property
+    def _nobody(self) -> str:
+        """Checked where there is no such user, so that it takes as long."""
+        return self._hasher.hash(secrets.token_urlsafe(16))
+
+    def secret_of(self, request: HTTPConnection) -> str | None:
+        """The token that a request carries, in its Authorization header or its cookie; None where it carries none."""
+        header = request.headers.get("authorization")
+        if header is not None:
+            scheme, _, secret = header.partition(" ")
+            return secret.strip() if scheme.lower() == "bearer" and secret.startswith(PREFIX) else ""
+        signed = request.cookies.get(self.cookie)
+        if signed is None:
+            return None
+        try:
+            return str(self._signer.loads(signed))
+        except BadData:
+            return ""
+
+    def remembered(self, secret: str) -> Principal | None:
+        """Whose a secret was less than half a second ago."""
+        return self._known.get(secret)
+
+    def principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
+        """Whose a secret is now; None where it never was one, expired, or was revoked."""
+        token = self._store.tokens.find(secret)
+        if token is None or token.kind != ("session" if from_cookie else "api"):
+            return None
+        user = self._store.users.get(token.user_id)
+        allowed = permissions_of(user.roles)
+        if token.scopes is not None:
+            allowed = frozenset(permission for permission in allowed if permission.value in token.scopes)
+        principal = Principal(user, token, allowed)
+        self._known.put(secret, principal)
+        return principal
+
+    def forget(self) -> None:
+        """Look everybody up again: somebody's rights changed."""
+        self._known.clear()
+
+    def log_in(self, email: str, password: str, address: str) -> User:
+        """Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries."""
+        who = (f"email:{email.strip().lower()}", f"address:{address}")
+        self._count_try(*who)
+        nobody = self._nobody
+        try:
+            user = self._store.users.with_email(email)
+        except ConfigurationError:
+            user = None
+        known = None if user is None or user.disabled_at is not None else self._store.users.password_hash(user.user_id)
+        is_right = self._matches(known or nobody, password)
+        if user is None or known is None or not is_right:
+            raise Problem(401, "E-mail address or password are wrong. Try again, or ask an admin for a login link.", kind="wrong_login")
+        self._store.failed_logins.forget(*who)
+        if self._hasher.check_needs_rehash(known):
+            self._store.users.set_password(user.user_id, self.hashed(password), actor=user.user_id)
+        return user
+
+    def redeem(self, secret: str, address: str) -> User:
+        """The user of a one-time login. Raises Problem 401 where it does not hold, 429 after too many tries."""
+        who = f"address:{address}"
+        self._count_try(who)
+        token = self._store.tokens.redeem(secret)
+        if token is None:
+            raise Problem(401, "This login link was used already or has expired. Ask an admin for a new one.", kind="wrong_login")
+        self._store.failed_logins.forget(who)
+        return self._store.users.get(token.user_id)
+
+    def check_password(self, user: User, password: str | None) -> None:
+        """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check for one who has none."""
+        known = self._store.users.password_hash(user.user_id)
+        if known is None:
+            return
+        who = f"email:{user.email}"
+        self._count_try(who)
+        if not self._matches(known, password or ""):
+            raise Problem(403, "The old password is wrong.", kind="wrong_login", errors=[("body.old_password", "is wrong")])
+        self._store.failed_logins.forget(who)
+
+    def hashed(self, password: str) -> str:
+        """Raises Problem 422 for a password that is too short."""
+        if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
+            said = f"must have {LEAST_PASSWORD} to {MOST_PASSWORD} characters"
+            raise Problem(422, f"The password {said}.", kind="invalid", errors=[("body.new_password", said)])
+        with self._hashing:
+            return self._hasher.hash(password)
+
+    def start_session(self, response: Response, user: User) -> None:
+        secret, _ = self._store.tokens.issue(user.user_id, kind="session", lifetime=SESSION_LASTS, actor=user.user_id)
+        response.set_cookie(
+            self.cookie,
+            self._signer.dumps(secret),
+            max_age=int(SESSION_LASTS.total_seconds()),
+            path="/",
+            secure=self.is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    def end_session(self, response: Response, principal: Principal) -> None:
+        self._store.tokens.revoke(principal.token.token_id, actor=principal.user_id)
+        self.forget()
+        response.delete_cookie(self.cookie, path="/", secure=self.is_secure, httponly=True, samesite="lax")
+
+    def login_link(self, user_id: str, web_url: str, *, actor: str) -> tuple[str, Token]:
+        """An address that logs its first visitor in, and the token behind it."""
+        secret, token = self._store.tokens.issue(user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=actor)
+        return _link(web_url, secret), token
+
+    def _count_try(self, *who: str) -> None:
+        wait = self._store.failed_logins.attempt(*who)
+        if wait > 0:
+            seconds = str(int(wait) + 1)
+            raise Problem(
+                429, f"Too many wrong logins. Wait {seconds} s and try again.", kind="too_many_tries", headers={"Retry-After": seconds}
+            )
+
+    def _matches(self, known: str, password: str) -> bool:
+        with self._hashing:
+            try:
+                return self._hasher.verify(known, password[:MOST_PASSWORD])
+            except (VerificationError, InvalidHashError, UnicodeEncodeError):
+                return False
+
+
+def first_admin(store: Store, settings: Settings) -> str | None:
+    """Where nobody may log in yet: make an admin, and the address that logs its first visitor in as that admin. Else None."""
+    if store.users.count():
+        return None
+    admin = store.users.add(email="admin@localhost", name="Admin", roles=[Role.ADMIN], actor="setup")
+    secret, _ = store.tokens.issue(admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup")
+    return _link(settings.web_url, secret)
+
+
+def _link(web_url: str, secret: str) -> str:
+    return f"{web_url.rstrip('/')}/login?token={secret}"
+
+
+def _secret(path: Path) -> str:
+    """By which cookies are signed; made once, readable by its owner alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        previous = os.umask(0o077)
+        try:
+            write_whole(path, secrets.token_urlsafe(48).encode())
+        finally:
+            os.umask(previous)
+        path.chmod(0o600)
+    return path.read_text().strip()

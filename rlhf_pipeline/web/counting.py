@@ -1,0 +1,66 @@
+"""Votes counted as they come: only those since the last look are read. Knows the store; knows no route."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import date, datetime
+
+from rlhf_pipeline.records import AnnotatorKind, Choice
+from rlhf_pipeline.store import Store, WorkLeft
+from rlhf_pipeline.store.vote_lists import Tally
+from rlhf_pipeline.web.recent import Current
+
+PACE_OF = 200  # newest votes of an annotator whose median time is told
+PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at the start
+WORK_EVERY_S = 1.0
+
+
+@dataclass
+class Counted:
+    """Votes up to `seq`, by whom and when."""
+
+    seq: int = 0
+    n_votes: int = 0
+    n_skips: int = 0
+    by_day: dict[date, int] = field(default_factory=dict)
+    by_annotator: dict[tuple[str, AnnotatorKind], dict[date, int]] = field(default_factory=dict)
+    paces: dict[str, deque[float]] = field(default_factory=dict)
+    last_at: dict[str, datetime] = field(default_factory=dict)
+
+    def count(self, tally: Tally, n: int) -> None:
+        if tally.choice == Choice.SKIP:
+            self.n_skips += n
+            return
+        self.n_votes += n
+        self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
+        days = self.by_annotator.setdefault((tally.annotator_id, tally.annotator_kind), {})
+        days[tally.day] = days.get(tally.day, 0) + n
+
+
+class Progress:
+    """One count per process, brought up to date by whoever asks."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._counted = Counted()
+        self.work: Current[WorkLeft] = Current(store.assignments.work_left, WORK_EVERY_S)
+
+    def counted(self) -> Counted:
+        with self._lock:
+            known = self._counted
+            newest = self._store.votes.max_seq()
+            if newest > known.seq:
+                self._add(known, newest)
+            return known
+
+    def _add(self, known: Counted, newest: int) -> None:
+        for tally in self._store.votes.tallies(known.seq, up_to_seq=newest):
+            known.count(tally, tally.n)
+            known.last_at[tally.annotator_id] = max(tally.last_received_at, known.last_at.get(tally.annotator_id, tally.last_received_at))
+        for replaced in self._store.votes.replaced(known.seq, up_to_seq=newest):
+            known.count(replaced, -replaced.n)
+        for annotator_id, seconds in self._store.votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest):
+            if seconds is not None:
+                known.paces.setdefault(annotator_id, deque(maxlen=PACE_OF)).append(seconds)
+        known.seq = newest

@@ -1,0 +1,39 @@
+"""Edits of what somebody read: the version is the ETag, and an edit names it in If-Match. Knows headers; knows no noun."""
+
+import hashlib
+from typing import Annotated
+
+from fastapi import Header
+from pydantic import BaseModel
+
+from rlhf_pipeline.web.problems import Problem
+
+IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=200, description="ETag of the version that was edited")]
+
+
+def etag_of(version: int) -> str:
+    """
+    >>> etag_of(3)
+    '"3"'
+    """
+    return f'"{version}"'
+
+
+def etag_of_record(record: BaseModel) -> str:
+    """Of what has no version: of all it says."""
+    return f'"{hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:20]}"'
+
+
+def edited_version(if_match: str | None) -> int:
+    """Raises Problem 428 where it is missing, 422 where it is none."""
+    if if_match is None:
+        raise Problem(
+            428,
+            "If-Match is missing: send the ETag of the version you edited, so that nobody's newer one is lost.",
+            kind="unconditional_edit",
+            errors=[("header.if-match", "is missing")],
+        )
+    word = if_match.strip().strip('"')
+    if not word.isascii() or not word.isdigit() or len(word) > 9:
+        raise Problem(422, 'If-Match is no version, e.g. "3".', kind="invalid", errors=[("header.if-match", "is no version")])
+    return int(word)

@@ -1,0 +1,103 @@
+"""Lists of votes and comparisons as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
+
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.records import Vote, VoteDetails
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.identity import names_its_maker
+from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, VoteOut
+from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.votes import own_choice, own_sides
+
+NOTHING = VoteDetails()
+
+
+def votes(site: Site, only: dict[str, str | None], words: str | None, *, cursor: str | None, limit: int) -> Page[VoteOut]:
+    """Newest first. Raises Problem 422 for words beside other filters."""
+    place = place_of(cursor, int)
+    before = place[0] if place else None
+    if words:
+        if any(only.values()):
+            raise Problem(422, "q searches all votes: leave the other filters out.", kind="invalid", errors=[("query.q", "stands alone")])
+        found, following = site.store.votes.search(words, before_seq=before, limit=limit)
+    else:
+        found = site.store.votes.page(before_seq=before, limit=limit, **only)
+        following = int(found["seq"].iloc[-1]) if len(found) == limit else None
+    rows = plain_rows(found)
+    said = site.store.votes.with_ids([row["vote_id"] for row in rows])
+    items = [_vote_out(row, said[row["vote_id"]]) for row in rows]
+    return Page(items=items, next=cursor_of(following) if following else None)
+
+
+def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:
+    return VoteOut(
+        **{name: getattr(vote, name) for name in VoteOut.model_fields if name in Vote.model_fields},
+        **{name: row[name] for name in ("is_superseded", "is_counting")},
+        **_said(vote.details or NOTHING),
+    )
+
+
+def _said(details: VoteDetails) -> dict[str, Any]:
+    return {"dimensions": details.dimensions, "highlights": list(details.highlights), "flags": list(details.flags)}
+
+
+def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:
+    """Newest first, sides as they stood on the cards; nothing that tells two cards of one comparison."""
+    place = place_of(cursor, int)
+    found = site.store.votes.said_by(annotator_id, before_seq=place[0] if place else None, limit=limit)
+    items = []
+    for vote, is_superseded in found:
+        items.append(
+            OwnVote(
+                **{name: getattr(vote, name) for name in OWN_AS_CAST},
+                choice=own_choice(vote.is_swapped, vote.choice),
+                is_superseded=is_superseded,
+                **_said(own_sides(vote.is_swapped, vote.details or NOTHING)),
+            )
+        )
+    return Page(items=items, next=cursor_of(found[-1][0].seq) if len(found) == limit else None)
+
+
+OWN_AS_CAST = (
+    "vote_id", "assignment_id", "strength", "reason", "stated_confidence", "duration_s", "voted_at", "received_at", "supersedes",
+)  # fmt: skip
+
+
+def comparisons(site: Site, principal: Principal, *, cursor: str | None, limit: int) -> Page[ComparisonOut]:
+    """Newest day first."""
+    place: Any = place_of(cursor, str, int, str)
+    found = site.store.comparisons.page(before=place, limit=limit)
+    rows = plain_rows(found)
+    following = cursor_of(*(rows[-1][name] for name in ("day", "position", "comparison_id"))) if len(rows) == limit else None
+    return Page(items=_comparisons_out(site, principal, rows), next=following)
+
+
+def comparison(site: Site, principal: Principal, comparison_id: str) -> ComparisonOut:
+    """Raises Problem 404."""
+    rows = plain_rows(site.store.comparisons.with_ids([comparison_id]))
+    if not rows:
+        raise Problem(404, f"There is no comparison {comparison_id!r} here.", kind="not_found")
+    return _comparisons_out(site, principal, rows)[0]
+
+
+def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
+    ids = [row["comparison_id"] for row in rows]
+    texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
+    hidden = {"model_version_a": None, "model_version_b": None, "gold": None} if principal.may(Permission.VOTES_CAST) else {}
+    found = []
+    for row in rows:
+        n_slots, n_done = slots.get(row["comparison_id"], (0, 0))
+        more = {"names_maker": names_its_maker(texts[row["comparison_id"]]), "n_slots": n_slots, "n_done": n_done, **hidden}
+        found.append(ComparisonOut.model_validate({name: more[name] if name in more else row[name] for name in ComparisonOut.model_fields}))
+    return found
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame with None for what is missing."""
+    columns = {name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -1,0 +1,76 @@
+"""The OpenAPI document: who may call what, and how errors look. Knows routes as FastAPI describes them; answers none."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from rlhf_pipeline.web.dependencies import Needs, guard_of
+from rlhf_pipeline.web.problems import MEDIA_TYPE
+from rlhf_pipeline.web.schemas import ProblemDetail, ProblemDocument
+from rlhf_pipeline.web.security import COOKIES
+
+VERSION = "3.1.0"
+PROBLEM = "#/components/schemas/ProblemDocument"
+ABOUT = (
+    "Every action of the pages is a route. Errors are problem documents (RFC 9457). A POST under the same `Idempotency-Key` is answered "
+    "again, not done again. Lists go on at `cursor` = `next`."
+)
+SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "`rlhf_…`, made under /me or by `rlhf users token`"},
+    "session": {"type": "apiKey", "in": "cookie", "name": COOKIES[0], "description": "of a browser that logged in"},
+}
+KEY_PARAMETER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    "description": "A request sent again under it is answered again",
+}
+
+
+def problem_response(status: int) -> dict[str, Any]:
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM}}}}
+
+
+def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
+    """The document of the API's routes, with the permission of each as `x-permission`."""
+    document = get_openapi(title=app.title, version=app.version, openapi_version=VERSION, description=ABOUT, routes=routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in (ProblemDetail, ProblemDocument):
+        schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas[model.__name__].pop("$defs", None)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    document["components"]["securitySchemes"] = SCHEMES
+    for route in routes:
+        for method in route.methods or ():
+            _complete(document["paths"][route.path_format][method.lower()], route, method)
+    return document
+
+
+def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
+    guard = guard_of(route)
+    responses = operation.setdefault("responses", {})
+    statuses = [400, 422, 500, 503]
+    if isinstance(guard, Needs):
+        operation["security"] = [{"token": []}, {"session": []}]
+        operation["x-permission"] = guard.permission.value if guard.permission else None
+        statuses += [401, 403]
+    else:
+        operation["security"] = []
+        operation["x-public"] = guard.why if guard else None
+    if "{" in route.path:
+        statuses.append(404)
+    if method in ("POST", "PUT", "PATCH"):
+        statuses.append(413)
+    if method == "POST":
+        statuses.append(409)
+        parameters = operation.setdefault("parameters", [])
+        if isinstance(guard, Needs) and not any(p["name"].lower() == "idempotency-key" for p in parameters):
+            parameters.append(KEY_PARAMETER)
+    for status in statuses:
+        if status == 422 or str(status) not in responses:
+            responses[str(status)] = problem_response(status)

@@ -1,0 +1,71 @@
+"""The audit chain as a page. Knows filters; links and their verification are the API's."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.web.api import audit
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
+from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import Verification
+from rlhf_pipeline.web.site import Site
+
+router = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
+Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
+SHOWN = 50
+
+
+class Filters:
+    """What the address asks for; empty means all."""
+
+    def __init__(
+        self,
+        actor: Annotated[str, Query(max_length=200)] = "",
+        action: Annotated[str, Query(max_length=200)] = "",
+        object_id: Annotated[str, Query(max_length=200)] = "",
+    ):
+        self.actor, self.action, self.object_id = (word.strip().replace("\x00", "") for word in (actor, action, object_id))
+
+    @property
+    def query(self) -> str:
+        return query_of(vars(self))
+
+
+@router.get("/audit")
+def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+    return _page(site, request, principal, filters, cursor=cursor)
+
+
+@router.post("/audit/verify")
+def verify(site: AnySite, request: Request, principal: Verifier) -> Response:
+    return _page(site, request, principal, Filters(), verification=audit.verify(site))
+
+
+def _page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    filters: Filters,
+    *,
+    cursor: str | None = None,
+    verification: Verification | None = None,
+) -> Response:
+    # A page of links is read only by those who may: whoever may verify alone is shown the verdict.
+    found = None
+    if principal.may(Permission.AUDIT_READ):
+        found = audit.read(site, filters.actor or None, filters.action or None, filters.object_id or None, cursor, SHOWN)
+    return render(
+        "audit.html",
+        request,
+        site,
+        principal,
+        page=found or {"items": [], "next": None},
+        filters=filters,
+        query=filters.query,
+        verification=verification,
+        names=names_for(site, principal),
+    )

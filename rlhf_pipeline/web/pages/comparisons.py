@@ -1,0 +1,101 @@
+"""Comparisons as pages, and the form that offers them to people. Knows forms; offering is `web.offers`'s."""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.web import lists
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.offers import offer
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
+from rlhf_pipeline.web.pages.rendering import names_for, render
+from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Withdrawal
+from rlhf_pipeline.web.site import Site
+
+router = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
+Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
+SHOWN = 50
+
+
+@router.get("/comparisons")
+def read_all(site: AnySite, request: Request, principal: Reader, cursor: Cursor = None) -> Response:
+    return _list(site, request, principal, cursor=cursor)
+
+
+@router.get("/comparisons.csv")
+def download(site: AnySite, principal: Reader) -> Response:
+    rows = every(lambda cursor: lists.comparisons(site, principal, cursor=cursor, limit=AT_ONCE))
+    return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
+
+
+@router.get("/comparisons/{comparison_id}")
+def read(site: AnySite, request: Request, principal: Reader, comparison_id: str) -> Response:
+    one = lists.comparison(site, principal, comparison_id)
+    only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
+    votes = lists.votes(site, only, None, cursor=None, limit=AT_ONCE) if principal.may(Permission.VOTES_READ) else None
+    return render("comparison.html", request, site, principal, one=one, votes=votes, names=names_for(site, principal))
+
+
+@router.post("/comparisons/offer")
+def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+    done, problem = attempted(lambda: offer(site, principal.user_id, _asked(form)), UnknownComparison)
+    if done is None:
+        return _list(site, request, principal, problem=problem)
+    told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
+    if not done.n_slots:
+        told = "Nothing new was asked for: these comparisons were offered before, or there are none such."
+    return _list(site, request, principal, told=told)
+
+
+@router.post("/comparisons/withdraw")
+def withdraw(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+    ids = checked(Withdrawal, {"ids": _ids(form)}).ids
+    n = site.store.assignments.withdraw(ids, actor=principal.user_id)
+    return _list(site, request, principal, told=f"{n:,} judgements are asked for no more.")
+
+
+def _list(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    cursor: str | None = None,
+    told: str | None = None,
+    problem: Problem | None = None,
+) -> Response:
+    return render(
+        "comparisons.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        told=told,
+        page=lists.comparisons(site, principal, cursor=cursor, limit=SHOWN),
+        overlap=site.terms().rules.overlap,
+        problem=problem.detail if problem else None,
+        is_later=cursor is not None,
+    )
+
+
+def _asked(form: Fields) -> Offer:
+    which = form.text("which")
+    asked: dict[str, object] = {"overlap": form.number("overlap"), "priority": form.number("priority") or 0}
+    if which == "day":
+        asked["day"] = form.text("day") or None
+    elif which == "ids":
+        asked["ids"] = _ids(form)
+    else:
+        asked["all_unvoted"] = which == "all_unvoted"
+    return checked(Offer, asked)
+
+
+def _ids(form: Fields) -> list[str]:
+    return [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]

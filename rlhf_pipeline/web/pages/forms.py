@@ -1,0 +1,80 @@
+"""What a form sent. Knows fields as text; knows no page.
+
+A form's request is guarded by its origin (web/security.py); what it may do, by the route's permission.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+
+from rlhf_pipeline.web.problems import Problem, problem_of
+
+MOST_FIELDS = 200
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+class Fields:
+    """The texts of a form by name; a name may stand there several times."""
+
+    def __init__(self, pairs: list[tuple[str, str]]):
+        self._pairs = pairs
+
+    def text(self, name: str) -> str:
+        """The first of that name; empty where there is none. Line breaks as this project writes them."""
+        return next((value.replace("\r\n", "\n") for key, value in self._pairs if key == name), "")
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def has(self, name: str) -> bool:
+        return any(key == name for key, _ in self._pairs)
+
+    def number(self, name: str) -> int | None:
+        """None for an empty field. Raises Problem 422 for what is no whole number."""
+        said = self.text(name).strip()
+        if not said:
+            return None
+        try:
+            return int(said) if len(said) <= 15 else _refuse(name, "is too long for a number")
+        except ValueError:
+            return _refuse(name, f"is {said!r}; write a whole number")
+
+
+async def _fields_of(request: Request) -> Fields:
+    try:
+        form = await request.form(max_files=0, max_fields=MOST_FIELDS)
+    except UnicodeDecodeError as cause:
+        raise Problem(422, "The form is not UTF-8. Send it from the page.", kind="invalid") from cause
+    fields = Fields([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
+    if any("\x00" in value for _, value in form.multi_items() if isinstance(value, str)):
+        raise Problem(422, "The form holds a NUL character. Take it out and send it again.", kind="invalid")
+    return fields
+
+
+Form = Annotated[Fields, Depends(_fields_of)]
+
+
+def checked(model: type[M], values: dict[str, object]) -> M:
+    """The request the API would have been sent. Raises Problem 422 in words about the fields."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as cause:
+        wrong = [(".".join(str(part) for part in one["loc"]), one["msg"]) for one in cause.errors()[:20]]
+        raise Problem(422, "; ".join(f"{path}: {message}" for path, message in wrong), kind="invalid", errors=wrong) from cause
+
+
+def attempted(act: Callable[[], T], *expected: type[Exception]) -> tuple[T | None, Problem | None]:
+    """What came of an act, or the problem to show beside the form that asked for it."""
+    try:
+        return act(), None
+    except Exception as error:
+        if isinstance(error, (Problem, *expected)):
+            return None, problem_of(error)
+        raise
+
+
+def _refuse(name: str, what: str) -> int:
+    raise Problem(422, f"{name} {what}.", kind="invalid", errors=[(name, what)])

@@ -1,0 +1,80 @@
+"""Recorded votes as a page: filtered by the address, searched, downloaded. Knows filters; votes are `web.lists`'s."""
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.web import lists
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.pages.forms import attempted
+from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
+from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import Page, VoteOut
+from rlhf_pipeline.web.site import Site
+
+router = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+SHOWN = 50
+
+
+class Filters:
+    """What the address asks for; empty means all."""
+
+    def __init__(
+        self,
+        q: Annotated[str, Query(max_length=200)] = "",
+        day: Annotated[str, Query(max_length=10)] = "",
+        annotator_id: Annotated[str, Query(max_length=200)] = "",
+        comparison_id: Annotated[str, Query(max_length=200)] = "",
+    ):
+        self.q, self.day, self.annotator_id, self.comparison_id = (
+            word.strip().replace("\x00", "") for word in (q, day, annotator_id, comparison_id)
+        )
+
+    @property
+    def query(self) -> str:
+        return query_of(vars(self))
+
+    def page(self, site: Site, cursor: str | None, limit: int) -> Page[VoteOut]:
+        """Raises Problem 422 for what cannot be asked together, or is no day."""
+        only = {"day": _day(self.day), "annotator_id": self.annotator_id or None, "comparison_id": self.comparison_id or None}
+        return lists.votes(site, only, self.q or None, cursor=cursor, limit=limit)
+
+
+@router.get("/votes")
+def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+    page, problem = attempted(lambda: filters.page(site, cursor, SHOWN))
+    return render(
+        "votes.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        page=page or Page[VoteOut](items=[], next=None),
+        filters=filters,
+        query=filters.query,
+        problem=problem.detail if problem else None,
+        is_later=cursor is not None,
+        names=names_for(site, principal),
+    )
+
+
+@router.get("/votes.csv", dependencies=[Depends(needs(Permission.VOTES_READ))])
+def download(site: AnySite, filters: Annotated[Filters, Depends()]) -> Response:
+    filters.page(site, None, 1)  # what is wrong with it is said before the file begins
+    rows = every(lambda cursor: filters.page(site, cursor, AT_ONCE))
+    return csv_of("votes", list(VoteOut.model_fields), rows)
+
+
+def _day(said: str) -> str | None:
+    if not said:
+        return None
+    try:
+        return date.fromisoformat(said).isoformat()
+    except ValueError:
+        raise Problem(422, f"{said!r} is no day. Write it as 2026-01-31.", kind="invalid", errors=[("query.day", "is no day")]) from None

@@ -1,0 +1,51 @@
+"""Who may do what: permissions, and which of them a role brings. Knows roles; knows no request."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from rlhf_pipeline.records import Role
+
+
+class Permission(StrEnum):
+    """What a route asks for. Tokens carry some of their owner's as scopes."""
+
+    VOTES_CAST = "votes.cast"
+    VOTES_READ_OWN = "votes.read_own"
+    VOTES_READ = "votes.read"
+    COMPARISONS_READ = "comparisons.read"
+    COMPARISONS_OFFER = "comparisons.offer"
+    CONSENSUS_READ = "consensus.read"
+    GUIDELINES_READ = "guidelines.read"
+    GUIDELINES_WRITE = "guidelines.write"
+    RULES_READ = "rules.read"
+    RULES_WRITE = "rules.write"
+    USERS_READ = "users.read"
+    USERS_WRITE = "users.write"
+    PROGRESS_READ = "progress.read"
+    FEEDBACK_SEND = "feedback.send"
+    FEEDBACK_READ = "feedback.read"
+    AUDIT_READ = "audit.read"
+    AUDIT_VERIFY = "audit.verify"
+    METRICS_READ = "metrics.read"
+    TOKENS_OWN = "tokens.own"
+
+
+P = Permission
+ANNOTATOR = frozenset({P.VOTES_CAST, P.VOTES_READ_OWN, P.GUIDELINES_READ, P.RULES_READ, P.FEEDBACK_SEND, P.TOKENS_OWN})
+READER = frozenset({P.PROGRESS_READ, P.METRICS_READ, P.COMPARISONS_READ, P.RULES_READ, P.GUIDELINES_READ})
+
+ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
+    Role.ANNOTATOR: ANNOTATOR,
+    Role.CURATOR: ANNOTATOR
+    | READER
+    | {P.VOTES_READ, P.COMPARISONS_OFFER, P.CONSENSUS_READ, P.GUIDELINES_WRITE, P.RULES_WRITE, P.FEEDBACK_READ},
+    Role.ENGINEER: READER | {P.COMPARISONS_OFFER, P.VOTES_READ, P.CONSENSUS_READ, P.FEEDBACK_SEND, P.FEEDBACK_READ, P.TOKENS_OWN},
+    Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ},
+    Role.APPROVER: READER | {P.CONSENSUS_READ, P.TOKENS_OWN},
+    Role.ADMIN: frozenset(Permission),
+}
+
+
+def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
+    """All that any of the roles brings."""
+    return frozenset().union(*(ROLE_PERMISSIONS[role] for role in roles))

@@ -1,0 +1,109 @@
+"""Errors as people and programs read them: RFC 9457 problems with the path of each wrong field. Knows which error is which status."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from rlhf_pipeline import errors
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+API = "/api/"
+RETRY_SOON = {"Retry-After": "1"}
+
+# The first that fits. What is not here is a bug: 500.
+STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
+    (errors.UnknownComparison, 404),
+    (errors.NotFound, 404),
+    (errors.InvalidVote, 422),
+    (errors.IdempotencyConflict, 422),
+    (errors.UnstorableText, 422),
+    (errors.AlreadyVoted, 409),
+    (errors.AlreadyRunning, 409),
+    (errors.OutdatedEdit, 412),
+    (errors.ConfigurationError, 422),
+    (errors.FrameError, 422),
+    (errors.StoreError, 503),
+)
+
+
+class Problem(Exception):
+    """A request that is not answered as asked, with the reason and the cure."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        kind: str | None = None,
+        errors: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.kind = kind
+        self.errors = errors
+        self.headers = dict(headers or {})
+
+    def document(self) -> dict[str, Any]:
+        kind = f"urn:rlhf:problem:{self.kind}" if self.kind else "about:blank"
+        return {
+            "type": kind,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "errors": [{"path": path, "message": message} for path, message in self.errors],
+        }
+
+    def response(self) -> Response:
+        return Response(json.dumps(self.document()), self.status, self.headers, MEDIA_TYPE)
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that an error is told as."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        wrong = [(".".join(str(part) for part in one["loc"]), str(one["msg"])) for one in error.errors()[:50]]
+        said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
+        return Problem(422, f"The request cannot be read: {said}. Correct these fields and send it again.", kind="invalid", errors=wrong)
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=error.headers)
+    for kind, status in STATUS_OF:
+        if isinstance(error, kind):
+            headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else None
+            return Problem(status, str(error), kind=_words(type(error).__name__), headers=headers)
+    return Problem(500, "The server failed to answer. It is a bug, and the log says where; nothing of this request was kept.", kind="bug")
+
+
+ProblemPage = Callable[[Request, Problem], Response]
+
+
+def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
+    """Have every error answered as a problem: a document below /api/, a page elsewhere."""
+
+    async def told(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem.status == 503:  # of a 500 the server itself writes the trace
+            log.error("%s %s: %s", request.method, request.url.path, error)
+        if page is None or request.url.path.startswith(API):
+            return problem.response()
+        return page(request, problem)
+
+    handler: Callable[[Request, Exception], Awaitable[Response]] = told
+    for kind in (Problem, RequestValidationError, HTTPException, errors.PipelineError, Exception):
+        app.add_exception_handler(kind, handler)
+
+
+def _words(name: str) -> str:
+    """`AlreadyVoted` -> `already_voted`"""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,0 +1,93 @@
+"""The newest entries of something, in memory and safe for threads. Knows nothing of what it keeps."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """At most `most` entries, each for at most `seconds`; the one that was not used for longest goes first."""
+
+    def __init__(self, most: int, seconds: float = float("inf"), monotonic: Callable[[], float] = time.monotonic):
+        self._most = most
+        self._seconds = seconds
+        self._now = monotonic
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            if self._now() - entry[0] > self._seconds:
+                del self._entries[key]
+                return None
+            self._entries.move_to_end(key)
+            return entry[1]
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._entries[key] = (self._now(), value)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+
+    def forget(self, key: K) -> None:
+        with self._lock:
+            self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+
+QUICK_S = 0.05
+OLD_S = 60.0
+
+
+class Current(Generic[V]):
+    """One value, read anew when it is older than `seconds`.
+
+    Where reading takes long, whoever asks is given the value of a moment ago while a thread reads the new one; but none that is a
+    minute old.
+    """
+
+    def __init__(self, read: Callable[[], V], seconds: float, monotonic: Callable[[], float] = time.monotonic):
+        self._read = read
+        self._seconds = seconds
+        self._now = monotonic
+        self._lock = threading.Lock()  # held by whoever reads
+        self._value: tuple[float, float, V] | None = None  # when reading began, how long it took
+
+    def __call__(self) -> V:
+        known = self._value
+        if known is None:
+            return self._renewed()
+        age = self._now() - known[0]
+        if age <= self._seconds:
+            return known[2]
+        if known[1] <= QUICK_S or age > OLD_S:
+            return self._renewed()
+        if age > self._seconds + known[1] and not self._lock.locked():
+            threading.Thread(target=self._renewed, daemon=True).start()
+        return known[2]
+
+    def forget(self) -> None:
+        self._value = None
+
+    def _renewed(self) -> V:
+        asked_at = self._now()
+        with self._lock:
+            known = self._value
+            if known is not None and asked_at - known[0] <= self._seconds:  # somebody else read it while this one waited
+                return known[2]
+            began = self._now()
+            value = self._read()
+            self._value = (began, self._now() - began, value)
+            return value

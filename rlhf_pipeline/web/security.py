@@ -1,0 +1,118 @@
+"""What every request passes first: known host, same origin, bounded body; what every answer carries. Knows ASGI; knows no user."""
+
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_pipeline.web.problems import Problem
+
+MAX_BODY_BYTES = 2_000_000
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+COOKIES = ("rlhf_session", "__Host-rlhf_session")
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),  # under no-referrer browsers send their forms with `Origin: null`
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+)
+NO_STORE = (b"cache-control", b"no-store")
+REVALIDATE = (b"cache-control", b"no-cache")  # scripts import each other by name: none may be older than the others
+
+
+class Guard:
+    """Refuses requests for other hosts, from other sites with a cookie, and too large ones; adds the security headers."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], secure: bool):
+        self._app = app
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+        self._headers = [*HEADERS, (b"strict-transport-security", b"max-age=31536000")] if secure else list(HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_static = scope["path"].startswith("/static/")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), *self._headers]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append(REVALIDATE if is_static else NO_STORE)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refusal.response()(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _bounded(receive), send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        if _name(host) not in self._hosts:
+            return Problem(
+                400, f"This server is not {_name(host)[:100]!r}. Use the address it was set up with (RLHF_WEB_URL).", kind="unknown_host"
+            )
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
+            return _too_large()
+        if scope["method"] not in SAFE_METHODS and _is_foreign(headers, host):
+            return Problem(
+                403, "The request was sent by another site. Send it from a page of this one, or with a token.", kind="foreign_origin"
+            )
+        return None
+
+
+def _is_foreign(headers: Headers, host: str) -> bool:
+    """Whether a page of another site may have sent this with the user's cookie. Tokens are sent by programs, on purpose."""
+    if headers.get("authorization"):
+        return False
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    if origin is not None:
+        return origin.partition("://")[2].lower() != host.lower()
+    return any(name in headers.get("cookie", "") for name in COOKIES)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A body without a stated length is counted as it comes."""
+    n = 0
+
+    async def counted() -> Message:
+        nonlocal n
+        message = await receive()
+        n += len(message.get("body", b""))
+        if n > MAX_BODY_BYTES:
+            refusal = _too_large()
+            raise HTTPException(refusal.status, refusal.detail, refusal.headers)
+        return message
+
+    return counted
+
+
+def _too_large() -> Problem:
+    return Problem(
+        413,
+        f"The body is larger than {MAX_BODY_BYTES:,} bytes. Send less at once.",
+        kind="too_large",
+        headers={"Connection": "close"},  # or the rest of it would be read and thrown away
+    )
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and (port.isdigit() or port == "") and (":" not in name or name.endswith("]")) else host.lower()

@@ -1,0 +1,64 @@
+"""Serves the app: one process, its threads sharing commits. Knows uvicorn; knows no route."""
+
+import threading
+import time
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.app import create_app
+
+SECONDS_TO_END = 3  # for requests that are being answered; streams of events never end by themselves
+SECONDS_TO_START = 20
+
+
+class Server:
+    """The app on a port, in a thread of its own: `with Server(app) as server: server.url`. Port 0 is any that is free."""
+
+    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0):
+        self._server = uvicorn.Server(uvicorn.Config(app, host, port, **_how()))
+        self._thread = threading.Thread(target=self._server.run, name="web", daemon=True)
+        self._host = host
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise ConfigurationError(f"The web app did not start on {self._host}. Another program may have the port: choose another.")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(SECONDS_TO_END + 5)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.servers[0].sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+
+def serve(settings: Settings, store: Store, *, host: str, port: int) -> None:
+    """Until it is told to end."""
+    uvicorn.run(create_app(settings, store), host=host, port=port, **_how())
+
+
+def _how() -> dict[str, Any]:
+    """No access log: it would hold login links, and costs as much as a vote."""
+    return {
+        "access_log": False,
+        "log_level": "warning",
+        "server_header": False,
+        "timeout_graceful_shutdown": SECONDS_TO_END,
+        "proxy_headers": True,
+        "forwarded_allow_ips": "127.0.0.1",
+        "limit_max_requests": None,
+    }

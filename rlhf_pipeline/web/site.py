@@ -1,0 +1,41 @@
+"""What all routes of one project share: its store, its settings, and what is kept in memory between requests. Knows no route."""
+
+from dataclasses import dataclass
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.auth import Auth
+from rlhf_pipeline.web.cards import Cards
+from rlhf_pipeline.web.counting import Progress
+from rlhf_pipeline.web.recent import Current
+
+READ_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Under what a vote is cast now: the rules and the version of the guidelines; and every dimension there ever was."""
+
+    version: int
+    rules: AnnotationRules
+    guideline_version: int | None
+    dimensions: frozenset[str]
+
+
+class Site:
+    """One web app of one project."""
+
+    def __init__(self, settings: Settings, store: Store):
+        self.settings = settings
+        self.store = store
+        self.auth = Auth(store, settings)
+        self.cards = Cards(store)
+        self.progress = Progress(store)
+        self.terms = Current(self._read_terms, READ_EVERY_S)
+
+    def _read_terms(self) -> Terms:
+        version, rules = self.store.rules.latest()
+        guideline = self.store.guidelines.latest()
+        named = {name for _, past, _, _ in self.store.rules.history() for name in past.dimensions} | set(rules.dimensions)
+        return Terms(version, rules, guideline.version if guideline else None, frozenset(named | set(AnnotationRules().dimensions)))

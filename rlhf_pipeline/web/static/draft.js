@@ -1,0 +1,83 @@
+// What is said of a card before its vote is cast. Knows one card's judgement; knows no DOM and no network.
+
+import { asSent } from "./highlights.js";
+
+const PREFIX = "rlhf-draft:";
+
+export class Draft {
+  constructor(card, kept = {}) {
+    this.card = card;
+    this.choice = null; // chosen, not cast yet
+    this.strength = null;
+    this.reason = kept.reason ?? "";
+    this.confidence = kept.confidence ?? null;
+    this.dimensions = kept.dimensions ?? {};
+    this.marks = kept.marks ?? { a: [], b: [] };
+    this.flags = kept.flags ?? [];
+    this.after = kept.after ?? null; // key of the entry that this vote replaces
+    this.visible = kept.visible ?? 0; // milliseconds for which the card could be seen
+    this.since = null; // when it came into sight, by performance.now()
+  }
+
+  /** What was said of this card before the page was loaded anew. */
+  static of(card) {
+    try {
+      return new Draft(card, JSON.parse(sessionStorage.getItem(PREFIX + card.assignment_id) ?? "{}"));
+    } catch {
+      return new Draft(card);
+    }
+  }
+
+  see() {
+    if (this.since === null) this.since = performance.now();
+  }
+
+  lookAway() {
+    if (this.since !== null) this.visible += performance.now() - this.since;
+    this.since = null;
+  }
+
+  keep() {
+    const now = this.since === null ? 0 : performance.now() - this.since;
+    const { reason, confidence, dimensions, marks, flags, after } = this;
+    const kept = JSON.stringify({ reason, confidence, dimensions, marks, flags, after, visible: this.visible + now });
+    try {
+      sessionStorage.setItem(PREFIX + this.card.assignment_id, kept);
+    } catch {
+      // Without a place to keep it a draft lives as long as the page.
+    }
+  }
+
+  forget() {
+    try {
+      sessionStorage.removeItem(PREFIX + this.card.assignment_id);
+    } catch {
+      // as above
+    }
+  }
+
+  /** The same, to be changed again when the vote is taken back. */
+  copy() {
+    return structuredClone({
+      reason: this.reason, confidence: this.confidence, dimensions: this.dimensions, marks: this.marks, flags: this.flags,
+      visible: this.visible, after: this.after,
+    });
+  }
+
+  /** The vote as the API takes it. */
+  body(choice, strength, votedAt) {
+    const { card } = this;
+    return {
+      assignment_id: card.assignment_id,
+      choice,
+      strength,
+      reason: this.reason.trim() || null,
+      stated_confidence: this.confidence,
+      duration_s: Math.min(86_400, Math.round(this.visible) / 1000),
+      voted_at: votedAt,
+      dimensions: this.dimensions,
+      highlights: [...asSent(card.left, this.marks.a, "a"), ...asSent(card.right, this.marks.b, "b")].slice(0, 200),
+      flags: this.flags,
+    };
+  }
+}

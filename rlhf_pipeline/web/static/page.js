@@ -1,0 +1,75 @@
+// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. Knows no vote; every page works without it but annotate.
+
+import { render } from "./markdown.js";
+
+const QUIET = 2_000; // milliseconds between two refreshes of live figures
+
+const theme = document.querySelector("#theme");
+if (theme) {
+  const isDark = () => {
+    const chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  };
+  const name = () => (theme.querySelector(".word").textContent = isDark() ? "Light" : "Dark");
+  name();
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    const chosen = isDark() ? "light" : "dark";
+    document.documentElement.dataset.theme = chosen;
+    document.cookie = `theme=${chosen};path=/;max-age=31536000;samesite=lax`; // read by the server: the next page opens in it
+    name();
+  });
+}
+
+const menu = document.querySelector("#menu");
+menu?.addEventListener("click", () => {
+  const isOpen = document.body.classList.toggle("menu-open");
+  menu.setAttribute("aria-expanded", String(isOpen));
+});
+
+function showMarkdown(within) {
+  for (const box of within.querySelectorAll("[data-markdown]")) {
+    const level = Number(box.dataset.markdown) || 2;
+    box.removeAttribute("data-markdown");
+    box.replaceChildren(render(box.textContent, { level }));
+  }
+}
+showMarkdown(document);
+document.addEventListener("htmx:after:swap", () => showMarkdown(document));
+
+for (const area of document.querySelectorAll("[data-preview]")) {
+  const preview = document.getElementById(area.dataset.preview);
+  const show = () => preview.replaceChildren(render(area.value, { level: 2 }));
+  area.addEventListener("input", show);
+  show();
+}
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  if (!navigator.clipboard) continue;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  });
+}
+
+const live = document.querySelector("[data-live]");
+if (live && "EventSource" in globalThis) {
+  const state = document.querySelector("#live-state");
+  const source = new EventSource(live.dataset.live);
+  let timer = 0;
+  let isFirst = true;
+  source.addEventListener("progress", () => {
+    state.textContent = "live";
+    if (isFirst) {
+      isFirst = false; // what the page shows already
+      return;
+    }
+    timer ||= setTimeout(() => {
+      timer = 0;
+      globalThis.htmx?.trigger("#live", "refresh");
+    }, QUIET);
+  });
+  source.addEventListener("error", () => (state.textContent = "not live: the connection is lost"));
+  addEventListener("pagehide", () => source.close());
+}

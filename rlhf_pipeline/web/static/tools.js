@@ -1,0 +1,130 @@
+// What is said beside the choice: confidence, rubric, highlights, flags. Knows a draft and the keys of each tool; casts no vote.
+
+import { marked, moveSelection, selectFirstWord, selectedSpan } from "./highlights.js";
+
+const DIMENSION_KEYS = { a: "a", ArrowLeft: "a", b: "b", ArrowRight: "b", "=": "tie", t: "tie", Backspace: "" };
+const DIRECTIONS = { ArrowRight: "forward", ArrowDown: "forward", ArrowLeft: "backward", ArrowUp: "backward" };
+
+export class Tools {
+  /** `desk` tells the card that is shown, its draft, whether it is shown raw, and the rubric's dimensions. */
+  constructor(view, desk) {
+    this.view = view;
+    this.desk = desk;
+    this.mode = null; // confidence, rubric or highlighting: which takes the next keys
+    this.at = 0; // the dimension that is asked about
+  }
+
+  leave() {
+    this.mode = null;
+    this.view.paintMode(null);
+  }
+
+  /** Let a tool take the next keys; once more lets go of it. */
+  take(mode) {
+    const isOver = this.mode === mode || !this.desk.card || (mode === "rubric" && this.desk.dimensions.length === 0);
+    this.mode = isOver ? null : mode;
+    this.at = 0;
+    this.view.paintMode(this.mode, this.desk.dimensions[0]);
+    if (this.mode === "highlighting") {
+      selectFirstWord(this.view.panes.a);
+      this.view.say("Arrow keys move the selection, with shift they widen it, Tab changes the side, + and - mark, Escape ends.");
+    }
+    if (this.mode === "confidence") this.view.say("How sure? 5 is 50 %, 9 is 90 %, 0 is 100 %.");
+    if (this.mode === "rubric") this.view.say(`Which is better in ${this.desk.dimensions[0]}? a, b or =.`);
+  }
+
+  setConfidence(value) {
+    this.change((draft) => (draft.confidence = draft.confidence === value ? null : value));
+    const stated = this.desk.draft?.confidence;
+    this.view.say(stated ? `${Math.round(stated * 100)} % sure.` : "No confidence stated.");
+  }
+
+  setDimension(name, side) {
+    this.change((draft) => {
+      const { [name]: had, ...others } = draft.dimensions;
+      draft.dimensions = had === side || !side ? others : { ...others, [name]: side };
+    });
+  }
+
+  toggleFlag(flag) {
+    this.change((draft) => {
+      draft.flags = draft.flags.includes(flag) ? draft.flags.filter((one) => one !== flag) : [...draft.flags, flag];
+    });
+    this.view.say(this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag ${flag} taken away.`);
+  }
+
+  /** Mark what is selected; whether anything was. */
+  highlight(sign) {
+    const { card, draft, isRaw } = this.desk;
+    if (!card) return false;
+    for (const side of ["a", "b"]) {
+      const raw = side === "a" ? card.left : card.right;
+      const span = selectedSpan(this.view.panes[side], raw);
+      if (!span) continue;
+      draft.marks[side] = marked(draft.marks[side], span.start, span.end, sign);
+      this.view.repaint(side, card, draft, isRaw);
+      draft.keep();
+      document.getSelection().removeAllRanges();
+      this.view.say(`${raw.slice(span.start, span.end)}: ${sign === "+" ? "speaks for it" : "speaks against it"}.`);
+      return true;
+    }
+    this.view.say("Select some text of a completion first: with the mouse, or by h and the arrow keys.");
+    return false;
+  }
+
+  change(how) {
+    const { card, draft } = this.desk;
+    if (!card) return;
+    how(draft);
+    this.view.paintDraft(draft);
+    draft.keep();
+  }
+
+  /** Whether a key was for the tool that takes keys now. */
+  onKey(event, digit) {
+    if (this.mode === "confidence") return this.onKeyOfConfidence(event, digit);
+    if (this.mode === "rubric") return this.onKeyOfRubric(event);
+    return this.mode === "highlighting" && this.onKeyOfSelection(event);
+  }
+
+  onKeyOfConfidence({ key }, digit) {
+    if (key === "Backspace") this.setConfidence(null);
+    else if (digit !== null && (digit === 0 || digit >= 5)) this.setConfidence(digit === 0 ? 1 : digit / 10);
+    else return false;
+    this.leave();
+    return true;
+  }
+
+  onKeyOfRubric({ key }) {
+    const names = this.desk.dimensions;
+    const side = DIMENSION_KEYS[key];
+    if (side !== undefined) this.setDimension(names[this.at], side);
+    else if (key !== "ArrowDown" && key !== "ArrowUp" && key !== "Enter") return false;
+    this.at += key === "ArrowUp" ? -1 : 1;
+    if (this.at < 0 || this.at >= names.length || key === "Enter") {
+      this.leave();
+    } else {
+      this.view.paintMode(this.mode, names[this.at]);
+      this.view.say(`${names[this.at]}: a, b or =`);
+    }
+    return true;
+  }
+
+  onKeyOfSelection({ key, shiftKey }) {
+    const { panes } = this.view;
+    const anchor = document.getSelection().anchorNode;
+    const side = anchor && panes.b.contains(anchor) ? "b" : "a";
+    const direction = DIRECTIONS[key];
+    if (direction) {
+      moveSelection(panes[side], direction, key === "ArrowUp" || key === "ArrowDown" ? "line" : "word", shiftKey);
+      document.getSelection().focusNode?.parentElement?.scrollIntoView({ block: "nearest" });
+    } else if (key === "Tab") {
+      selectFirstWord(panes[side === "a" ? "b" : "a"]);
+    } else if (key === "+" || key === "-") {
+      if (this.highlight(key)) selectFirstWord(panes[side]);
+    } else {
+      return false;
+    }
+    return true;
+  }
+}

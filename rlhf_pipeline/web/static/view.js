@@ -1,0 +1,210 @@
+// The annotate page as it is seen. Knows its elements; decides nothing.
+
+import { render } from "./markdown.js";
+
+const MESSAGES = {
+  no_comparisons: [
+    "Nothing to judge yet",
+    "Nobody has offered comparisons in this project. A curator does that under Comparisons, or the day's collection brings them. This page looks again by itself.",
+  ],
+  all_judged_by_you: [
+    "All done",
+    "You have judged everything that was offered. Thank you. New comparisons appear here by themselves; your figures are under Me.",
+  ],
+  cap_reached: [
+    "That is enough for today",
+    "You have reached the number of votes this project takes from one person in a day. The count begins anew at 00:00 UTC.",
+  ],
+  others_hold_them: [
+    "The rest is on other tables",
+    "What is left is being judged by others right now. What they give back comes to you: this page looks again by itself.",
+  ],
+  sending: ["Sending your votes", "The next comparisons come as soon as the votes on this device have arrived."],
+};
+
+export class View {
+  constructor(root) {
+    this.root = root;
+    this.at = (id) => root.querySelector(`#${id}`);
+    this.panes = { prompt: this.at("prompt"), a: this.at("left"), b: this.at("right") };
+    this.choices = [...root.querySelectorAll("[data-choice]")];
+    this.prepared = new WeakMap();
+    this.keepInStep();
+  }
+
+  /** Build the nodes of a card before they are needed: showing them is then one swap. */
+  prepare(card, isRaw) {
+    const known = this.prepared.get(card);
+    if (known && known.isRaw === isRaw) return known;
+    const made = {
+      isRaw,
+      prompt: render(card.prompt, { isRaw }),
+      a: render(card.left, { isRaw }),
+      b: render(card.right, { isRaw }),
+    };
+    this.prepared.set(card, made);
+    return made;
+  }
+
+  paintCard(card, draft, { isRaw, showsLength, dimensions }) {
+    const { prompt, a, b } = this.prepare(card, isRaw);
+    this.prepared.delete(card); // its nodes move into the page
+    this.panes.prompt.replaceChildren(prompt);
+    this.panes.a.replaceChildren(draft.marks.a.length ? render(card.left, { isRaw, marks: draft.marks.a }) : a);
+    this.panes.b.replaceChildren(draft.marks.b.length ? render(card.right, { isRaw, marks: draft.marks.b }) : b);
+    for (const pane of Object.values(this.panes)) pane.scrollTop = 0;
+    this.at("prompt-box").classList.remove("unfolded");
+    this.at("unfold").setAttribute("aria-expanded", "false");
+    this.at("unfold").textContent = "Show all";
+    for (const [id, text] of [["left-length", card.left], ["right-length", card.right]]) {
+      this.at(id).textContent = showsLength ? `${[...text].length.toLocaleString("en")} characters` : "";
+    }
+    this.paintDimensions(dimensions);
+    this.paintDraft(draft);
+    this.show("desk");
+    // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it forces a layout.
+    requestAnimationFrame(() => {
+      this.at("unfold").hidden = this.panes.prompt.scrollHeight <= this.panes.prompt.clientHeight + 2;
+    });
+  }
+
+  repaint(side, card, draft, isRaw) {
+    const pane = this.panes[side];
+    const top = pane.scrollTop;
+    pane.replaceChildren(render(side === "a" ? card.left : card.right, { isRaw, marks: draft.marks[side] }));
+    pane.scrollTop = top;
+  }
+
+  paintDimensions(names) {
+    const box = this.at("dimensions");
+    const wanted = names.join("\n");
+    if (box.dataset.names === wanted) return;
+    box.dataset.names = wanted;
+    box.replaceChildren(
+      ...names.map((name) => {
+        const row = document.createElement("div");
+        row.className = "dimension";
+        row.dataset.name = name;
+        row.setAttribute("role", "group");
+        row.setAttribute("aria-label", `Better in: ${name}`);
+        const label = document.createElement("span");
+        label.textContent = name;
+        row.append(label, ...[["a", "A"], ["tie", "="], ["b", "B"]].map(([side, text]) => this.dimensionButton(name, side, text)));
+        return row;
+      }),
+    );
+    this.at("rubric").hidden = names.length === 0;
+  }
+
+  dimensionButton(name, side, text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    Object.assign(button.dataset, { dimension: name, side });
+    button.textContent = text;
+    button.setAttribute("aria-label", `${name}: ${side === "tie" ? "equal" : `${text} is better`}`);
+    return button;
+  }
+
+  paintDraft(draft) {
+    for (const button of this.choices) {
+      press(button, draft.choice === button.dataset.choice && String(draft.strength ?? "") === (button.dataset.strength ?? ""));
+    }
+    if (this.at("reason").value !== draft.reason) this.at("reason").value = draft.reason;
+    for (const button of this.root.querySelectorAll("[data-confidence]")) {
+      press(button, draft.confidence === Number(button.dataset.confidence));
+    }
+    for (const button of this.root.querySelectorAll("[data-dimension]")) {
+      press(button, draft.dimensions[button.dataset.dimension] === button.dataset.side);
+    }
+    for (const button of this.root.querySelectorAll("[data-flag]")) press(button, draft.flags.includes(button.dataset.flag));
+  }
+
+  /** Which group of the tools takes the next keys. */
+  paintMode(mode, dimension) {
+    for (const id of ["confidence", "rubric", "highlighting"]) this.at(id).classList.toggle("active", id === mode);
+    for (const row of this.root.querySelectorAll(".dimension")) {
+      row.classList.toggle("active", mode === "rubric" && row.dataset.name === dimension);
+    }
+    this.root.classList.toggle("selecting", mode === "highlighting");
+    if (mode) this.at("more").open = true;
+  }
+
+  /** desk, empty or paused. */
+  show(what) {
+    for (const id of ["desk", "empty", "paused"]) this.at(id).hidden = id !== what;
+    this.root.dataset.shows = what;
+  }
+
+  paintEmpty(reason) {
+    const [title, text] = MESSAGES[reason] ?? ["Looking for comparisons", "One moment."];
+    this.at("empty-title").textContent = title;
+    this.at("empty-text").textContent = text;
+    this.show("empty");
+  }
+
+  paintCounts({ today, median, remaining, streak }) {
+    this.at("today").textContent = today === null ? "–" : String(today);
+    this.at("median").textContent = median === null ? "–" : `${median < 10 ? median.toFixed(1) : Math.round(median)} s`;
+    this.at("remaining").textContent = remaining === null ? "–" : remaining >= 1000 ? "1000+" : `~${remaining}`;
+    this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
+  }
+
+  paintOutbox({ unsent, others, isOffline, needsLogin, isDurable }) {
+    const badge = this.at("outbox");
+    badge.hidden = unsent === 0;
+    badge.textContent = `${unsent} unsent`;
+    badge.classList.toggle("waiting", isOffline || needsLogin);
+    const lines = [];
+    const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
+    if (needsLogin) lines.push(`You are logged out, or may not vote any more: ${waiting}. Log in again and they are sent.`);
+    else if (isOffline) lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
+    if (!isDurable && unsent) lines.push("This browser keeps nothing on the device: do not close the tab before they are sent.");
+    if (others) lines.push(`${others} unsent ${others === 1 ? "vote" : "votes"} of another login wait on this device until they log in here.`);
+    const banner = this.at("banner");
+    const text = lines.join(" ");
+    if (banner.dataset.text !== text) {
+      banner.dataset.text = text;
+      this.at("banner-text").textContent = text;
+      this.at("banner-login").hidden = !needsLogin;
+    }
+    banner.hidden = text === "";
+  }
+
+  paintUndo(seconds, what) {
+    const button = this.at("undo");
+    button.disabled = seconds <= 0;
+    this.at("undo-what").textContent = seconds > 0 ? ` ${what}` : "";
+    this.at("undo-left").textContent = seconds > 0 ? ` (${Math.ceil(seconds)} s)` : "";
+  }
+
+  /** Said by screen readers, seen by nobody. */
+  say(text) {
+    this.at("status").textContent = text;
+  }
+
+  notice(text) {
+    this.at("notice").hidden = !text;
+    this.at("notice-text").textContent = text ?? "";
+  }
+
+  /** Both completions scroll in step, each by its own length. */
+  keepInStep() {
+    const { a, b } = this.panes;
+    let leader = null;
+    const follow = (from, to) => () => {
+      if (leader !== null && leader !== from) return;
+      const room = from.scrollHeight - from.clientHeight;
+      if (room <= 0) return;
+      leader = from;
+      to.scrollTop = (from.scrollTop / room) * Math.max(0, to.scrollHeight - to.clientHeight);
+      requestAnimationFrame(() => requestAnimationFrame(() => (leader = null)));
+    };
+    a.addEventListener("scroll", follow(a, b), { passive: true });
+    b.addEventListener("scroll", follow(b, a), { passive: true });
+  }
+}
+
+function press(button, isPressed) {
+  const said = String(isPressed);
+  if (button.getAttribute("aria-pressed") !== said) button.setAttribute("aria-pressed", said);
+}

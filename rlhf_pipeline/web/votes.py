@@ -1,0 +1,232 @@
+"""How a vote that was sent becomes one that is cast: sides, terms, times, and the answer. Knows cards and rules; knows no route."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.cards import Card
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem, problem_of
+from rlhf_pipeline.web.schemas import BatchResult, ProblemDocument, VoteFields, VoteInBatch, VoteReceipt
+from rlhf_pipeline.web.site import Site, Terms
+
+GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived
+OLDEST = timedelta(days=30)  # of a vote from an outbox
+
+
+def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
+    """Cast one vote; the same vote under the same key is answered the same again.
+
+    Raises Problem for what is wrong with it, and what the store refuses it with.
+    """
+    new, card = _prepared_or_known(site, principal, sent, key)
+    try:
+        vote = site.store.votes.cast(new)
+    except IdempotencyConflict:
+        vote = site.store.votes.cast(_as_first_sent(site, sent, new))
+    return _receipt(site, sent, card, vote)
+
+
+def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
+    """Each is answered for by itself, in order."""
+    results: list[BatchResult | None] = [None] * len(sent)
+    ready: list[tuple[int, VoteInBatch, NewVote, Card | None]] = []
+    for i, one in enumerate(sent):
+        try:
+            fields = VoteInBatch.model_validate(one)
+            ready.append((i, fields, *_prepared_or_known(site, principal, fields, fields.idempotency_key)))
+        except ValidationError as error:
+            wrong = [(".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"]) for e in error.errors()[:20]]
+            said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
+            results[i] = _refused(Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong))
+        except (Problem, PipelineError) as error:
+            results[i] = _refused(error)
+    for (i, fields, new, card), answer in zip(ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True):
+        try:
+            vote = site.store.votes.cast(_as_first_sent(site, fields, new)) if isinstance(answer, IdempotencyConflict) else answer
+            if isinstance(vote, PipelineError):
+                raise vote
+            results[i] = BatchResult(status=201, vote=_receipt(site, fields, card, vote))
+        except PipelineError as error:
+            results[i] = _refused(error)
+    return [result for result in results if result is not None]
+
+
+def _prepared_or_known(site: Site, principal: Principal, sent: VoteFields, key: str) -> tuple[NewVote, Card | None]:
+    try:
+        return prepared(site, principal, sent, key)
+    except Problem:
+        # What is refused now may have been right when it was first sent: the answer to that was lost, not the vote.
+        if site.store.votes.with_key(_store_key(principal, key)) is None:
+            raise
+        return prepared(site, principal, sent, key, is_known=True)
+
+
+def _store_key(principal: Principal, key: str) -> str:
+    return f"{principal.user_id}/{key}"
+
+
+def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False) -> tuple[NewVote, Card | None]:
+    """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that is recorded nothing is asked again."""
+    terms = site.terms()
+    card = _card(site, principal, sent)
+    now = site.store.database.clock.now()
+    voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
+    if not is_known:
+        _check(sent, terms, card)
+        _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
+    new = NewVote.model_construct(  # every field was validated by VoteFields
+        comparison_id=card.assignment.comparison_id if card else str(sent.comparison_id),
+        annotator_id=principal.user_id,
+        annotator_kind=AnnotatorKind.HUMAN if principal.user.kind == "person" else AnnotatorKind.MACHINE,
+        choice=_own_choice(card, sent.choice),
+        strength=sent.strength,
+        reason=sent.reason or None,
+        stated_confidence=sent.stated_confidence,
+        duration_s=sent.duration_s,
+        voted_at=voted_at,
+        origin="page" if principal.is_session else "api",
+        idempotency_key=_store_key(principal, key),
+        supersedes=sent.supersedes,
+        task_id=None,
+        assignment_id=card.assignment.assignment_id if card else None,
+        is_swapped=card.assignment.is_swapped if card else None,
+        guideline_version=terms.guideline_version,
+        details=_details(card, sent),
+    )
+    return new, card
+
+
+def own_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
+    """Details with the sides of the card, or back: a is left."""
+    if not is_swapped:
+        return details
+    return details.model_copy(
+        update={
+            "dimensions": {name: _SWAPPED.get(side, side) for name, side in details.dimensions.items()},
+            "highlights": tuple(h.model_copy(update={"side": _SWAPPED[h.side]}) for h in details.highlights),
+        }
+    )
+
+
+def own_choice(is_swapped: bool | None, choice: str) -> str:
+    """The choice in terms of the card's sides, or back."""
+    return _SWAPPED.get(choice, choice) if is_swapped else choice
+
+
+_SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
+
+
+def _card(site: Site, principal: Principal, sent: VoteFields) -> Card | None:
+    if sent.assignment_id is not None:
+        card = site.cards.get(sent.assignment_id, principal.user_id)
+        if sent.comparison_id is not None and sent.comparison_id != card.assignment.comparison_id:
+            raise _wrong("comparison_id", "is not what the assignment dealt; leave it out")
+        return card
+    if sent.comparison_id is None:
+        raise _wrong("assignment_id", "is missing: say which card the vote is on")
+    if not principal.may(Permission.COMPARISONS_READ):
+        raise Problem(
+            403,
+            f"A vote by comparison_id needs the permission {Permission.COMPARISONS_READ}; annotators are dealt what they judge. "
+            "Lease cards and send their assignment_id.",
+            kind="forbidden",
+        )
+    return None
+
+
+def _check(sent: VoteFields, terms: Terms, card: Card | None) -> None:
+    if terms.rules.requires_reason and sent.choice != Choice.SKIP and not (sent.reason or "").strip():
+        raise _wrong("reason", "is missing, and this project asks for one with every vote but a skip")
+    for name in sent.dimensions:
+        if name not in terms.dimensions:
+            raise _wrong(f"dimensions.{name}", f"is no dimension of this project; it has {', '.join(terms.rules.dimensions) or 'none'}")
+    if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
+        raise _wrong("flags", "`undone` takes a vote back: it comes with choice skip and the vote it supersedes")
+    if card is not None:
+        for i, highlight in enumerate(sent.highlights):
+            text = card.left if highlight.side == "a" else card.right
+            if highlight.end > len(text):
+                raise _wrong(f"highlights.{i}.end", f"is {highlight.end}, but that completion has {len(text)} characters")
+
+
+def _check_times(site: Site, principal: Principal, sent: VoteFields, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
+    if voted_at < now - OLDEST or voted_at.astimezone(UTC).date() < site.settings.start_day:
+        raise _wrong("voted_at", f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's first day")
+    if sent.supersedes is not None:
+        _check_undo(site, principal, sent.supersedes, voted_at, now, undo_seconds)
+
+
+def _check_undo(site: Site, principal: Principal, vote_id: str, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
+    """By the clock that is kinder: a vote and its correction may both have waited in an outbox."""
+    old = site.store.votes.get(vote_id)
+    if old.annotator_id != principal.user_id:
+        raise Problem(404, f"There is no vote {vote_id!r} of yours.", kind="not_found", errors=[("body.supersedes", "is not yours")])
+    if old.details is not None and "undone" in old.details.flags:
+        return  # a card whose vote was taken back is judged anew with as much time as any
+    passed = min((now - old.received_at).total_seconds(), (voted_at - (old.voted_at or old.received_at)).total_seconds())
+    if passed > undo_seconds + GRACE_S:
+        raise Problem(
+            409,
+            f"Vote {vote_id!r} stands: it was cast {passed:.0f} s ago and may be changed for {undo_seconds:g} s. Vote on the next card instead.",
+            kind="undo_is_over",
+        )
+
+
+def _details(card: Card | None, sent: VoteFields) -> VoteDetails | None:
+    flags: list[Any] = sorted({*sent.flags, *(["identity"] if card is not None and card.names_maker else [])})
+    if not (sent.dimensions or sent.highlights or flags):
+        return None
+    said = VoteDetails.model_construct(dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags))
+    return own_sides(card.assignment.is_swapped if card else None, said)
+
+
+def _own_choice(card: Card | None, choice: Choice) -> Choice:
+    return Choice(card.own_side(choice.value)) if card is not None else choice
+
+
+def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
+    """What the server filled in is taken from the first time: a repeated request is the same although the clock and the guidelines
+    went on."""
+    first = site.store.votes.with_key(new.idempotency_key)
+    if first is None:
+        return new
+    filled: dict[str, Any] = {"guideline_version": first.guideline_version}
+    if sent.voted_at is None or sent.voted_at > first.received_at:
+        filled["voted_at"] = first.voted_at
+    return new.model_copy(update=filled)
+
+
+def _receipt(site: Site, sent: VoteFields, card: Card | None, vote: Vote) -> VoteReceipt:
+    return VoteReceipt.model_construct(
+        vote_id=vote.vote_id,
+        assignment_id=vote.assignment_id,
+        comparison_id=sent.comparison_id,
+        choice=sent.choice,
+        strength=vote.strength,
+        voted_at=vote.voted_at or vote.received_at,
+        received_at=vote.received_at,
+        supersedes=vote.supersedes,
+        extra=_is_extra(site, card, vote),
+    )
+
+
+def _is_extra(site: Site, card: Card | None, vote: Vote) -> bool:
+    """Asked only of votes that came after their lease: within it nobody else is let the card."""
+    if card is None or vote.choice == Choice.SKIP or vote.received_at <= card.assignment.leased_until:
+        return False
+    return not site.store.assignments.holds_slot(card.assignment.assignment_id)
+
+
+def _refused(error: Exception) -> BatchResult:
+    document = problem_of(error).document()
+    return BatchResult(status=document["status"], problem=ProblemDocument.model_validate(document))
+
+
+def _wrong(field: str, what: str) -> Problem:
+    return Problem(422, f"{field} {what}.", kind="invalid", errors=[(f"body.{field}", what)])

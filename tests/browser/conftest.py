@@ -1,0 +1,40 @@
+"""A real browser for the tests of this folder. Knows Playwright; skipped with a reason where there is no Chromium."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import chromium_or_skip
+from tests.browser.people import People, people
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    executable = chromium_or_skip()
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[People]:
+    """On SQLite; on Postgres where a test names it as the parameter `site`."""
+    on_postgres = getattr(request, "param", "sqlite") == "postgres"
+    with people(tmp_path / "home", request.getfixturevalue("postgres_url") if on_postgres else None) as running:
+        yield running
+
+
+@pytest.fixture
+def context(browser):  # type: ignore[no-untyped-def]
+    """A window of its own, with the errors its pages raised."""
+    made = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    made.set_default_timeout(15_000)
+    errors: list[str] = []
+    made.on("weberror", lambda error: errors.append(str(error.error)))
+    made.on("console", lambda message: errors.append(message.text) if "Content Security Policy" in message.text else None)
+    yield made
+    made.close()
+    assert errors == [], f"the pages raised: {errors}"

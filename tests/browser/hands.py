@@ -1,0 +1,69 @@
+"""What a person does at the keyboard, and what they see. Knows the annotate page's elements; knows no store."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_pipeline.records import User
+from tests.browser.people import People
+
+SECONDS = 15.0
+
+
+def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None:
+    """By a one-time link, as somebody new does."""
+    page.goto(site.login_link(user))
+    page.get_by_role("button", name="Log in with this link").press("Enter")
+    page.wait_for_url(lambda url: "/login" not in url)
+    if page.url != site.url + path:
+        page.goto(site.url + path)
+
+
+def at_the_desk(page: Any) -> None:
+    page.wait_for_selector("#desk:not([hidden])")
+
+
+def shown(page: Any) -> tuple[str, str, str]:
+    """Prompt, left and right as they are seen."""
+    return page.inner_text("#prompt"), page.inner_text("#left"), page.inner_text("#right")
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def vote(page: Any, key: str) -> tuple[str, str, str]:
+    """Press a key and see another comparison, or the end; what was judged."""
+    before = shown(page)
+    page.keyboard.press(key)
+    until(lambda: not page.is_visible("#desk") or shown(page) != before, "the next comparison")
+    return before
+
+
+def all_sent(page: Any) -> None:
+    until(lambda: not page.is_visible("#outbox"), "an empty outbox")
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)
+
+
+def select(page: Any, pane: str, words: str) -> None:
+    """Select the first place of these words within one text node, as a mouse would."""
+    page.evaluate(
+        """([pane, words]) => {
+            const walker = document.createTreeWalker(document.querySelector(pane), NodeFilter.SHOW_TEXT);
+            for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                const at = node.data.indexOf(words);
+                if (at < 0) continue;
+                document.getSelection().setBaseAndExtent(node, at, node, at + words.length);
+                return;
+            }
+            throw new Error(`no text node holds ${words}`);
+        }""",
+        [pane, words],
+    )

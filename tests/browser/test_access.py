@@ -1,0 +1,161 @@
+"""WCAG AA as far as a machine can tell (axe-core), both themes, a phone, 200 %; and what it cannot: B is within sight, keys reach all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.records import NewFeedback, Role
+from tests.browser.hands import at_the_desk, log_in, press, vote
+from tests.browser.people import People
+from tests.browser.test_pages import PAGES
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# Width and height in CSS pixels; 640 x 400 is 1280 x 800 at 200 %.
+SIZES = {"desktop": (1280, 800), "zoom": (640, 400), "phone": (390, 844), "small phone": (360, 640)}
+
+
+def faults(page: Any) -> list[str]:
+    """What axe-core finds on the page as it is."""
+    # Through the debugger and not as a script element: our policy would refuse that, as it should.
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
+    return [
+        f"{v['id']}: {node['html'][:120]} {node['any'][0]['message'] if node['any'] else ''}"
+        for v in found["violations"]
+        for node in v["nodes"]
+    ]
+
+
+def opened(browser: Any, site: People, size: str = "desktop", scheme: str = "light", path: str = "/annotate") -> Any:
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce")
+    page = context.new_page()
+    log_in(page, site, site.add(f"{size.replace(' ', '')}-{scheme}@example.org", Role.ADMIN, name="Ada"), path)
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_the_annotate_page_has_no_fault_that_axe_finds(site: People, browser: Any, size: str, scheme: str) -> None:
+    site.furnish(6)
+    site.store.guidelines.add("# Kind\n\nand *correct*", after=0, actor="test")
+    page = opened(browser, site, size, scheme)
+    at_the_desk(page)
+    vote(page, "1")
+    assert faults(page) == []
+    press(page, "v", "2", "f", "c", "8", "d", "a", "Escape")
+    assert page.get_attribute('[data-flag="pii"]', "aria-pressed") == "true"
+    assert faults(page) == []
+    for key in "g?":
+        press(page, key)
+        assert faults(page) == []
+        press(page, "Escape")
+    press(page, "p")
+    assert faults(page) == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any, scheme: str) -> None:
+    ids = site.furnish(4, overlap=2)
+    page = opened(browser, site, "desktop", scheme)
+    at_the_desk(page)
+    vote(page, "1")
+    user = site.store.users.all()[0]
+    site.store.feedback.add(
+        NewFeedback(kind="rating", value=4, prompt="2+2?", completion="4", text="good", session_id="s"), created_by=user.user_id
+    )
+    site.store.guidelines.add("# Kind", after=0, actor="test")
+    for path in (*PAGES, "/consensus?state=all", f"/comparisons/{ids[0]}", "/nowhere", "/login"):
+        page.goto(site.url + path)
+        page.wait_for_load_state()
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert faults(page) == [], path
+    page.context.close()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_both_completions_and_the_choices_are_within_sight(site: People, browser: Any, size: str) -> None:
+    long = "\n\n".join(f"Paragraph {i} of a very long text that needs to be scrolled. " * 4 for i in range(30))
+    site.publish([(f"{long} {i}", f"{long} a{i}", f"{long} b{i}") for i in range(3)])
+    page = opened(browser, site, size)
+    at_the_desk(page)
+    width, height = SIZES[size]
+    left, right = page.locator("#left").bounding_box(), page.locator("#right").bounding_box()
+    assert right["y"] + 60 <= height, "B begins where it is seen"
+    assert left["y"] + 40 <= height
+    assert abs(left["height"] - right["height"]) <= 1
+    assert abs(left["width"] - right["width"]) <= 1
+    fonts = [page.evaluate(f"getComputedStyle(document.querySelector('{pane}')).font") for pane in ("#left", "#right")]
+    assert fonts[0] == fonts[1]
+    for button in page.locator(".choices button:visible").all():
+        box = button.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["y"] + box["height"] <= height
+        assert box["height"] >= 24, "a finger's size (WCAG 2.5.8)"
+        assert box["width"] >= 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#left").evaluate("pane => (pane.scrollTop = pane.scrollHeight)")
+    page.wait_for_timeout(200)
+    assert page.locator("#right").evaluate("pane => pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 5"), "they scroll in step"
+    page.context.close()
+
+
+@pytest.mark.parametrize("size", ["zoom", "phone"])
+def test_no_page_needs_to_be_scrolled_sideways(site: People, browser: Any, size: str) -> None:
+    site.furnish(3)
+    page = opened(browser, site, size, path="/progress")
+    for path in PAGES:
+        page.goto(site.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0], path
+    page.context.close()
+
+
+def test_a_vote_can_be_cast_by_touch_alone(site: People, browser: Any) -> None:
+    site.furnish(3)
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    user = site.add("ann@example.org")
+    log_in(page, site, user)
+    at_the_desk(page)
+    before = page.inner_text("#prompt")
+    page.locator('[data-choice="b"][data-strength="3"]').tap()
+    page.wait_for_function("before => document.querySelector('#prompt').innerText !== before", arg=before)
+    page.wait_for_selector("#outbox", state="hidden")
+    assert [v.strength for v in site.votes(user)] == [3]
+    context.close()
+
+
+def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) -> None:
+    site.furnish(2)
+    page = opened(browser, site)
+    at_the_desk(page)
+    seen: list[str] = []
+    while True:
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            "(() => { const e = document.activeElement; const name = e.id || e.dataset.choice || e.textContent.trim();"
+            " return [e === document.body ? 'body' : name, getComputedStyle(e).outlineStyle] })()"
+        )
+        if name == "body" or len(seen) > 100:
+            break
+        assert outline != "none", f"the focus on {name} is not seen"
+        seen.append(name)
+    assert seen[0] == "Skip to content"
+    order = [seen.index(name) for name in ("guidelines-open", "prompt", "left", "right", "both_bad", "skip", "reason", "mark-plus")]
+    assert order == sorted(order)
+    page.context.close()
+
+
+def test_the_page_weighs_less_than_a_hundred_kilobytes() -> None:
+    import gzip
+
+    from rlhf_pipeline.web.app import STATIC
+
+    files = [path for path in STATIC.rglob("*") if path.suffix in (".js", ".css")]
+    size = sum(len(gzip.compress(path.read_bytes(), 9)) for path in files)
+    print(f"{len(files)} files, {size / 1000:.1f} kB gz")
+    assert size < 100_000

@@ -1,0 +1,336 @@
+"""Somebody judges by keyboard alone, and what they said is what is stored."""
+
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.records import Role
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, select, shown, until, vote
+from tests.browser.people import MODELS, People
+
+# The keys of the scale -> (side shown, strength); None where no side is better.
+SCALE = {"1": ("left", 4), "2": ("left", 3), "3": ("left", 2), "4": ("left", 1), "6": ("right", 1), "7": ("right", 2), "8": ("right", 3),
+         "9": ("right", 4)}  # fmt: skip
+
+
+@pytest.fixture
+def page(context: Any) -> Any:
+    return context.new_page()
+
+
+def test_twenty_votes_by_keyboard_are_twenty_rows_with_their_sides(site: People, page: Any) -> None:
+    ids = site.furnish(40)
+    ann = site.add("ann@example.org", name="Ann")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    keys = [*"12345678901234567", "9", "0", "="]
+    judged = [vote(page, key) for key in keys]
+    all_sent(page)
+
+    votes = site.votes(ann)
+    texts = site.store.comparisons.texts(ids)
+    assert len(votes) == 20
+    for key, (prompt, left, _), stored in zip(keys, judged, votes, strict=True):
+        assert prompt == texts[stored.comparison_id].prompt
+        side_of_left = "b" if stored.is_swapped else "a"
+        assert ("Why the sky is blue" in left) == (side_of_left == "a"), "what stood left is what the card says stood left"
+        if key in SCALE:
+            side, strength = SCALE[key]
+            expected = side_of_left if side == "left" else {"a": "b", "b": "a"}[side_of_left]
+            assert (stored.choice.value, stored.strength) == (expected, strength)
+        else:
+            assert (stored.choice.value, stored.strength) == ("both_bad" if key == "0" else "tie", None)
+        assert stored.origin == "page"
+        assert stored.duration_s is not None
+        assert 0 < stored.duration_s < 60
+    assert {stored.is_swapped for stored in votes} == {True, False}, "the server deals both sides"
+    assert len({stored.comparison_id for stored in votes}) == 20
+    assert page.inner_text("#today") == "20"
+
+
+def test_a_vote_cast_while_the_figures_are_read_is_counted_once(site: People, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    n_read = 0
+
+    def late(route: Any) -> None:
+        nonlocal n_read
+        n_read += 1
+        if n_read == 1:
+            at_the_desk(page)
+            vote(page, "1")  # the server counts it before it answers
+            until(lambda: len(site.votes(ann)) == 1, "the vote")
+        route.fulfill(response=route.fetch())
+
+    page.route("**/api/v1/me/statistics", late)
+    page.reload()
+    at_the_desk(page)
+    until(lambda: page.locator("#today").inner_text() == "1" and n_read == 2, "the second look at the figures")
+    page.wait_for_timeout(300)
+    assert page.inner_text("#today") == "1"
+
+
+def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    first = vote(page, "1")
+    second = vote(page, "2")
+    press(page, "u")
+    assert shown(page) == second
+    press(page, "Backspace")
+    assert shown(page) == first, "the one before it comes back as well"
+    assert vote(page, "9") == first
+    assert vote(page, "5") == second
+    all_sent(page)
+    until(lambda: len(site.votes(ann)) == 6, "six rows")
+
+    cast_1, cast_2, undone_2, undone_1, again_1, again_2 = site.votes(ann)
+    assert [v.details.flags if v.details else () for v in (undone_2, undone_1)] == [("undone",), ("undone",)]
+    assert (undone_2.supersedes, undone_1.supersedes) == (cast_2.vote_id, cast_1.vote_id)
+    assert (again_1.supersedes, again_2.supersedes) == (undone_1.vote_id, undone_2.vote_id)
+    assert again_1.strength == 4
+    assert again_1.choice != cast_1.choice
+    day = cast_1.day.isoformat()
+    counting = site.store.votes.snapshot([day])
+    assert sorted(counting["vote_id"]) == sorted([again_1.vote_id, again_2.vote_id])
+
+
+def test_a_skip_leaves_the_comparison_to_others(site: People, page: Any) -> None:
+    site.furnish(3)
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "s")
+    all_sent(page)
+    (skipped,) = site.votes(ann)
+    assert skipped.choice.value == "skip"
+    page.goto("about:blank")  # gives the rest back
+    rules = site.store.rules.latest()[1]
+    until(lambda: skipped.comparison_id in {c.comparison_id for c in site.store.assignments.deal(bo.user_id, 5, rules)}, "the skipped one")
+
+
+def test_what_is_said_beside_the_choice_is_stored(site: People, page: Any) -> None:
+    site.furnish(3)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    press(page, "r")
+    page.keyboard.type("B explains; 1 is wrong <b>")
+    press(page, "Enter", "c", "8", "d", "b", "=", "a", "Enter", "f", "i")
+    assert len(site.votes(ann)) == 0, "digits in the reason and in the modes are no votes"
+    vote(page, "8")
+    all_sent(page)
+    (stored,) = site.votes(ann)
+    left, right = ("b", "a") if stored.is_swapped else ("a", "b")
+    assert (stored.choice.value, stored.strength) == (right, 3)
+    assert stored.reason == "B explains; 1 is wrong <b>"
+    assert stored.stated_confidence == 0.8
+    assert stored.details is not None
+    assert stored.details.dimensions == {"helpful": right, "correct": "tie", "harmless": left}
+    assert set(stored.details.flags) == {"pii", "identity"}
+
+
+def test_a_project_that_asks_for_reasons_gets_them(site: People, page: Any) -> None:
+    site.furnish(3)
+    site.rules(requires_reason=True)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    before = shown(page)
+    press(page, "7")
+    assert page.evaluate("document.activeElement.id") == "reason"
+    assert shown(page) == before
+    page.keyboard.type("shorter")
+    press(page, "Enter")
+    until(lambda: shown(page) != before, "the next comparison")
+    vote(page, "s")
+    all_sent(page)
+    assert [(v.strength, v.reason) for v in site.votes(ann)] == [(2, "shorter"), (None, None)]
+
+
+def test_careful_mode_chooses_first_and_is_remembered(site: People, page: Any) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    press(page, "v", "1", "9")
+    assert page.get_attribute('[data-choice="b"][data-strength="4"]', "aria-pressed") == "true"
+    assert page.get_attribute('[data-choice="a"][data-strength="4"]', "aria-pressed") == "false"
+    vote(page, "Enter")
+    all_sent(page)
+    page.reload()
+    at_the_desk(page)
+    before = shown(page)
+    press(page, "5")
+    assert shown(page) == before
+    assert [v.strength for v in site.votes(ann)] == [4]
+
+
+def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: Any) -> None:
+    text = "# Sky 🌌\n\nBlue is **scattered most** 🌊, red is not.\n\n- a *short* wave"
+    site.publish([("Why?", text, text + "\n\nAnd more.")])
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    select(page, "#left", "scattered most")
+    press(page, "+")
+    select(page, "#right", ", red is not")
+    press(page, "-")
+    assert page.inner_text("#left mark.plus") == "scattered most"
+    press(page, "m")  # as it was written
+    assert page.inner_text("#left mark.plus") == "scattered most"
+    assert "**" in page.inner_text("#left")
+    select(page, "#left", "- a *short* wave")
+    press(page, "+")
+    press(page, "m")
+    assert [mark.text_content() for mark in page.query_selector_all("#left mark")] == ["scattered most", "a ", "short", " wave"]
+    page.reload()
+    at_the_desk(page)
+    assert page.inner_text("#right mark.minus") == ", red is not", "a reload keeps the draft"
+    page.keyboard.press("5")
+    all_sent(page)
+    until(lambda: len(site.votes(ann)) == 1, "the vote")
+    (stored,) = site.votes(ann)
+    texts = site.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
+    raw = {"a": texts.completion_a, "b": texts.completion_b}
+    assert stored.details is not None
+    said = sorted((raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights)
+    assert said == [(", red is not", "-"), ("- a *short* wave", "+"), ("scattered most", "+")]
+
+
+def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
+    site.publish([("Why?", "one two three four", "five six seven")])
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    press(page, "h", "ArrowRight", "Shift+ArrowRight", "+", "Tab", "ArrowRight", "-", "Escape", "5")
+    until(lambda: len(site.votes(ann)) == 1, "the vote")
+    (stored,) = site.votes(ann)
+    texts = site.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
+    raw = {"a": texts.completion_a, "b": texts.completion_b}
+    assert stored.details is not None
+    left = raw["b" if stored.is_swapped else "a"].split()
+    right = raw["a" if stored.is_swapped else "b"].split()
+    assert [(raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights] == [(" ".join(left[1:3]), "+"), (right[1], "-")]
+
+
+def test_a_key_held_down_is_one_vote(site: People, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    for _ in range(4):
+        page.keyboard.down("1")  # the browser reports a repeat for every one but the first
+    page.keyboard.up("1")
+    all_sent(page)
+    until(lambda: len(site.votes(ann)) == 1, "one vote")
+    assert page.inner_text("#today") == "1"
+
+
+def test_the_pause_covers_the_texts_and_stops_the_clock(site: People, page: Any) -> None:
+    site.furnish(3)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    press(page, "p")
+    assert not page.is_visible("#left")
+    press(page, "1", "9", "u")
+    page.wait_for_timeout(1500)
+    press(page, "p")
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    (stored,) = site.votes(ann)
+    assert stored.duration_s is not None
+    assert stored.duration_s < 1.4
+
+
+def test_guidelines_and_keys_are_one_key_away(site: People, page: Any) -> None:
+    site.furnish(2)
+    site.store.guidelines.add("# Be **kind**\n\nAnd correct.", after=0, actor="test")
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    press(page, "g")
+    page.wait_for_selector("#guidelines-text h3")
+    assert page.inner_text("#guidelines-text strong") == "kind"
+    press(page, "1", "Escape", "?")
+    assert page.is_visible("#keys")
+    press(page, "2", "Escape")
+    assert site.votes(ann) == [], "keys pressed over an open dialog are no votes"
+
+
+def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None:
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    page.get_by_text("Nothing to judge yet").wait_for()
+    site.furnish(2)
+    site.rules(max_votes_per_day=1)
+    page.reload()
+    at_the_desk(page)
+    vote(page, "1")
+    page.get_by_text("That is enough for today").wait_for()
+    site.rules(max_votes_per_day=None)
+    page.reload()
+    at_the_desk(page)
+    vote(page, "1")
+    page.get_by_text("All done").wait_for()
+
+
+def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    one, two = context.new_page(), context.new_page()
+    log_in(one, site, ann)
+    at_the_desk(one)
+    two.goto(site.url + "/annotate")
+    at_the_desk(two)
+    assert shown(one) != shown(two), "the second tab shows another one"
+    for _ in range(3):
+        vote(one, "1")
+        vote(two, "9")
+    all_sent(one)
+    all_sent(two)
+    until(lambda: len(site.votes(ann)) == 6, "six votes")
+    assert len({v.comparison_id for v in site.votes(ann)}) == 6
+
+
+def test_nothing_on_the_way_names_a_model_or_tells_why_a_card_was_dealt(site: People, page: Any) -> None:
+    site.furnish(5)
+    ann = site.add("ann@example.org", Role.ANNOTATOR)
+    log_in(page, site, ann)
+    bodies: list[str] = []
+
+    def overhear(route: Any) -> None:
+        answer = route.fetch()
+        bodies.append(answer.text())
+        route.fulfill(response=answer)
+
+    page.route("**/annotate?again", overhear)
+    page.route("**/api/v1/**", overhear)
+    page.goto(site.url + "/annotate?again")
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    page.unroute_all(behavior="wait")
+    for path in ("/me", "/guidelines", "/rules"):
+        page.goto(site.url + path)
+        bodies.append(page.content())
+    seen = "\n".join(bodies)
+    assert "the air works like a mirror" in seen
+    for word in (*MODELS, "acme-secret", "globex-hidden", '"kind":"normal"', "is_swapped", "pass_no", '"comparison_id":"c'):
+        assert word not in seen, word
+
+
+def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> None:
+    site.furnish(5)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    until(lambda: site.store.assignments.work_left().n_leased >= 4, "cards leased ahead")
+    page.goto(site.url + "/me")
+    until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")

@@ -1,0 +1,113 @@
+"""The renderer by itself, in Chromium: every text node is a slice of the source, nothing grows out of hand, marks survive any view."""
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.browser.payloads import ALIVE, PAYLOADS
+from tests.browser.people import LEFT, RIGHT, People
+
+SAMPLES = [
+    LEFT, RIGHT, "", "\n\n", "# one\n### two\n###### three\n# four", "> a\n> > b\n> - c\nlazy", "1. a\n   - b\n\n     c\n2. d\n\nafter",
+    "```\nopen for ever", "~~~py\nx\n~~~\ny", "a *b **c** d* ~~e~~ `` f ` g `` \\*h\\*", "[a](b) ![c](d) [e] (f) [g](h\ni)",
+    "| a | b |\n|---|:-:|\n| 1 \\| 2 | 3 |\nno row", "***\n---\n_ _ _", "tab\tand \u00a0 and 🌌🌊 and e\u0301", "a_b_c __d__ _e_ *f", "\r\n- x\r\n- y",
+]  # fmt: skip
+WORDS = [
+    "*",
+    "**",
+    "_",
+    "`",
+    "```",
+    "~~",
+    "[",
+    "](",
+    ")",
+    "|",
+    "\n",
+    "\n\n",
+    "- ",
+    "1. ",
+    "> ",
+    "# ",
+    "\\",
+    "🌌",
+    "x",
+    " word ",
+    "|---|",
+    "    ",
+    "<b>",
+]
+NASTY = ["*" * 100_000, "[" * 100_000, "`" * 50_000 + "a", "* a " * 40_000, "> " * 60_000, "- " * 60_000, "|" * 100_000 + "\n|---|\n", "_a" * 60_000,
+         "a](" * 50_000, "\n" * 150_000, "x " * 100_000, "~~a" * 50_000, "`a" * 60_000, "- a\n" * 30_000, "> a\n" * 40_000]  # fmt: skip
+
+CHECK = """async ([raw, marks]) => {
+    const { render, startOf } = await import("/static/markdown.js");
+    const wrong = [];
+    let took = 0;
+    for (const isRaw of [false, true]) {
+        const start = performance.now();
+        const box = document.createElement("div");
+        box.append(render(raw, { isRaw, marks }));
+        took = Math.max(took, performance.now() - start);
+        const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+        let end = 0;
+        let marked = "";
+        for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+            const at = startOf(node);
+            if (at === undefined || raw.slice(at, at + node.length) !== node.data) wrong.push(`not a slice at ${at}: ${node.data}`);
+            if (at < end) wrong.push(`out of order at ${at}`);
+            end = at + node.length;
+            if (node.parentElement.tagName === "MARK") marked += node.data;
+        }
+        if (isRaw && box.textContent !== raw) wrong.push("raw is not the source");
+        if (isRaw && marks.length && marked !== marks.map((m) => raw.slice(m.start, m.end)).join("")) wrong.push("marks moved");
+        if (box.querySelector(ALIVE)) wrong.push("something alive");
+    }
+    return [wrong, took];
+}"""
+
+
+@pytest.fixture
+def page(site: People, context: Any) -> Any:
+    made = context.new_page()
+    made.goto(site.url + "/login")
+    return made
+
+
+def checked(page: Any, raw: str, marks: list[dict[str, Any]] | None = None) -> float:
+    wrong, took = page.evaluate(CHECK.replace("ALIVE", repr(ALIVE)), [raw, marks or []])
+    assert wrong == [], raw[:200]
+    return float(took)
+
+
+def test_every_text_node_is_a_slice_of_the_source(page: Any) -> None:
+    rng = random.Random(4)
+    for raw in [*SAMPLES, *PAYLOADS, *("".join(rng.choices(WORDS, k=60)) for _ in range(300))]:
+        checked(page, raw)
+
+
+def test_marks_are_where_they_were_put(page: Any) -> None:
+    rng = random.Random(5)
+    for raw in ["".join(rng.choices(WORDS, k=50)) for _ in range(100)]:
+        units = len(raw.encode("utf-16-le")) // 2
+        cuts = sorted(rng.sample(range(units + 1), 4))
+        checked(page, raw, [{"start": cuts[0], "end": cuts[1], "sign": "+"}, {"start": cuts[2], "end": cuts[3], "sign": "-"}])
+
+
+@pytest.mark.parametrize("raw", NASTY, ids=lambda raw: repr(raw[:6]))
+def test_no_text_keeps_the_page_busy(page: Any, raw: str) -> None:
+    assert checked(page, raw) < 3000, "milliseconds"
+
+
+def test_structure_is_shown(page: Any) -> None:
+    found = page.evaluate(
+        """async (raw) => {
+            const { render } = await import("/static/markdown.js");
+            const box = document.createElement("div");
+            box.append(render(raw));
+            return Object.fromEntries(["h3", "strong", "em", "ol > li", "th", "td", "pre code"].map((s) => [s, box.querySelectorAll(s).length]));
+        }""",
+        LEFT,
+    )
+    assert found == {"h3": 1, "strong": 1, "em": 1, "ol > li": 3, "th": 3, "td": 6, "pre code": 1}

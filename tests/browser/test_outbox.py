@@ -1,0 +1,236 @@
+"""A dead network, a closed tab, a refused vote: nothing is lost, nothing is doubled."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote
+from tests.browser.people import People
+
+
+@pytest.fixture
+def page(context: Any) -> Any:
+    return context.new_page()
+
+
+def unsent(page: Any) -> int:
+    return int(page.inner_text("#outbox").split()[0]) if page.is_visible("#outbox") else 0
+
+
+def test_votes_cast_without_a_network_are_sent_when_it_is_back(site: People, context: Any, page: Any) -> None:
+    site.furnish(12)
+    site.rules(prefetch=8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    until(lambda: site.store.assignments.work_left().n_leased >= 8, "cards leased ahead")
+    page.wait_for_timeout(200)
+    context.set_offline(True)
+    for key in "12345":
+        vote(page, key)
+    assert unsent(page) == 5
+    page.get_by_text("No connection. Go on judging").wait_for()
+    press(page, "u")
+    vote(page, "9")
+    assert site.votes(ann) == []
+    context.set_offline(False)
+    all_sent(page)
+    votes = site.votes(ann)
+    assert len(votes) == 7, "five votes, one taken back, one cast anew"
+    assert len({v.idempotency_key for v in votes}) == 7
+    assert [v.strength for v in votes] == [4, 3, 2, 1, None, None, 4]
+    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 5
+    assert page.inner_text("#today") == "5"
+    assert not page.is_visible("#banner")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
+def test_a_minute_without_a_network_loses_and_doubles_nothing(site: People, context: Any, page: Any) -> None:
+    site.furnish(40)
+    site.rules(prefetch=20)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    until(lambda: site.store.assignments.work_left().n_leased >= 20, "cards leased ahead")
+    page.wait_for_timeout(300)
+    n = 0
+    for is_offline, seconds in ((False, 3), (True, 60), (False, 3)):
+        context.set_offline(is_offline)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if page.is_visible("#desk"):
+                vote(page, "123456789"[n % 9])
+                n += 1
+            page.wait_for_timeout(1000)
+        assert (unsent(page) > 10) == is_offline
+    all_sent(page)
+    votes = site.votes(ann)
+    assert n > 20
+    assert len(votes) == n == int(page.inner_text("#today"))
+    assert len({v.assignment_id for v in votes}) == n
+    assert site.store.audit.verify() > n
+
+
+def test_votes_wait_through_a_reload(site: People, context: Any, page: Any) -> None:
+    site.furnish(10)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    context.route("**/api/v1/votes", lambda route: route.abort())
+    judged = [vote(page, key) for key in "19"]
+    until(lambda: unsent(page) == 2, "two unsent votes")
+    page.reload()
+    at_the_desk(page)
+    assert unsent(page) == 2
+    assert shown(page) not in judged, "what was judged is not shown again"
+    vote(page, "5")
+    context.unroute("**/api/v1/votes")
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [4, 4, None]
+
+
+def test_a_lost_answer_does_not_double_a_vote(site: People, context: Any, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    n_lost = 0
+
+    def lose(route: Any) -> None:
+        nonlocal n_lost
+        n_lost += 1
+        if n_lost <= 3:
+            route.fetch()  # the server records it, the answer never arrives
+            route.abort()
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", lose)
+    for key in "123":
+        vote(page, key)
+    all_sent(page)
+    assert n_lost > 3
+    assert [v.strength for v in site.votes(ann)] == [4, 3, 2]
+
+
+def test_a_server_that_is_busy_is_asked_again(site: People, context: Any, page: Any) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    statuses = [503, 429, 409]
+
+    def busy(route: Any) -> None:
+        if statuses:
+            route.fulfill(status=statuses.pop(), headers={"Retry-After": "1"}, content_type="application/problem+json", body="{}")
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", busy)
+    vote(page, "1")
+    all_sent(page)
+    assert statuses == []
+    assert len(site.votes(ann)) == 1
+
+
+def test_a_refused_vote_comes_back_on_top_with_the_reason(site: People, page: Any) -> None:
+    site.furnish(5)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    judged = shown(page)
+    site.rules(requires_reason=True)  # the page was told otherwise
+    press(page, "r")
+    press(page, "Escape")
+    page.keyboard.press("1")
+    until(lambda: page.is_visible("#notice"), "the refusal")
+    assert "reason" in page.inner_text("#notice")
+    assert shown(page) == judged
+    assert page.inner_text("#today") == "0"
+    press(page, "r")
+    page.keyboard.type("clearer")
+    press(page, "Enter")
+    vote(page, "2")
+    all_sent(page)
+    assert [(v.strength, v.reason) for v in site.votes(ann)] == [(3, "clearer")]
+
+
+def test_votes_wait_for_a_login_that_ended(site: People, context: Any, page: Any) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    for token in site.store.tokens.of_user(ann.user_id):
+        if token.kind == "session":
+            site.store.tokens.revoke(token.token_id, actor="test")
+    page.wait_for_timeout(700)  # the app remembers a session for half a second
+    vote(page, "1")
+    page.get_by_text("You are logged out").wait_for()
+    assert unsent(page) == 1
+    log_in(page, site, ann)
+    at_the_desk(page)
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [4]
+
+
+def test_votes_of_one_login_are_not_sent_by_another(site: People, context: Any, page: Any) -> None:
+    site.furnish(8)
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    context.route("**/api/v1/votes", lambda route: route.abort())
+    vote(page, "1")
+    until(lambda: unsent(page) == 1, "an unsent vote")
+    context.unroute("**/api/v1/votes")
+    context.clear_cookies()
+    context.route("**/api/v1/votes", lambda route: route.abort())
+    log_in(page, site, bo)
+    at_the_desk(page)
+    context.unroute("**/api/v1/votes")
+    vote(page, "9")
+    all_sent(page)
+    page.get_by_text("1 unsent vote of another login").wait_for()
+    assert (len(site.votes(ann)), len(site.votes(bo))) == (0, 1)
+    context.clear_cookies()
+    log_in(page, site, ann)
+    until(lambda: len(site.votes(ann)) == 1, "Ann's vote")
+
+
+def test_two_tabs_empty_one_outbox_once(site: People, context: Any) -> None:
+    site.furnish(12)
+    ann = site.add("ann@example.org")
+    one, two = context.new_page(), context.new_page()
+    log_in(one, site, ann)
+    at_the_desk(one)
+    two.goto(site.url + "/annotate")
+    at_the_desk(two)
+    one.wait_for_timeout(300)
+    context.set_offline(True)
+    for _ in range(2):
+        vote(one, "1")
+        vote(two, "9")
+    context.set_offline(False)
+    all_sent(one)
+    all_sent(two)
+    votes = site.votes(ann)
+    assert len(votes) == 4
+    assert len({v.comparison_id for v in votes}) == 4
+
+
+def test_a_vote_on_a_lease_that_ended_is_kept_as_one_more(site: People, page: Any) -> None:
+    site.furnish(1)
+    site.rules(lease_minutes=0.02)  # 1.2 seconds
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    rules = site.store.rules.latest()[1]
+    dealt: list[Any] = []
+    until(lambda: dealt.extend(site.store.assignments.deal(bo.user_id, 1, rules)) or bool(dealt), "the card on another table")
+    page.keyboard.press("1")
+    page.get_by_text("kept as one more").wait_for()
+    assert len(site.votes(ann)) == 1

@@ -1,0 +1,305 @@
+"""The other pages: login, menu, empty states, forms, lists, downloads; by keyboard, in both themes, for those who may."""
+
+import csv
+import io
+from datetime import date
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.datasets.formats.csv import plain
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
+from rlhf_pipeline.web.pages.progress import bars_of
+from rlhf_pipeline.web.schemas import DayCount
+from tests.browser.hands import log_in, until
+from tests.browser.people import MODELS, People
+
+PAGES = ("/progress", "/votes", "/comparisons", "/consensus", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit")
+
+
+@pytest.fixture
+def page(context: Any) -> Any:
+    return context.new_page()
+
+
+@pytest.fixture
+def admin(site: People, page: Any) -> Any:
+    user = site.add("ada@example.org", Role.ADMIN, name="Ada")
+    log_in(page, site, user, "/progress")
+    return user
+
+
+def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: str | None = None) -> None:
+    site.store.votes.cast(
+        NewVote(
+            comparison_id=comparison_id,
+            annotator_id=user.user_id,
+            annotator_kind=AnnotatorKind.HUMAN,
+            choice=choice,
+            reason=reason,
+            voted_at=utc_now(),
+            origin="api",
+            idempotency_key=f"{user.user_id}/{comparison_id}",
+            duration_s=8.0,
+        )
+    )
+
+
+def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
+    said = {
+        "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No disputes",
+        "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
+        "/annotate": "Nothing to judge yet",
+    }  # fmt: skip
+    for path, words in said.items():
+        page.goto(site.url + path)
+        page.get_by_text(words).first.wait_for()
+
+
+def test_a_link_logs_in_once_and_only_by_its_button(site: People, context: Any, page: Any) -> None:
+    link = site.login_link(site.add("ann@example.org", name="Ann"))
+    for _ in range(2):
+        page.goto(link)  # a program that looks at links uses none up
+    page.get_by_role("button", name="Log in with this link").click()
+    page.wait_for_url("**/annotate")
+    context.clear_cookies()
+    page.goto(link)
+    page.get_by_role("button", name="Log in with this link").click()
+    page.get_by_text("was used already").wait_for()
+
+
+def test_a_page_asked_for_without_a_login_is_shown_after_it(site: People, context: Any, page: Any) -> None:
+    user = site.add("ann@example.org", Role.CURATOR)
+    log_in(page, site, user, "/me")
+    page.get_by_label("New password").fill("correct horse battery")
+    page.get_by_role("button", name="Set password").click()
+    page.get_by_label("Old password").wait_for()
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url("**/login")
+    page.goto(site.url + "/guidelines")
+    page.get_by_label("E-mail address").fill("ann@example.org")
+    page.get_by_label("Password").fill("wrong")
+    page.keyboard.press("Enter")
+    page.get_by_text("E-mail address or password are wrong").wait_for()
+    page.get_by_label("Password").fill("correct horse battery")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/guidelines")
+
+
+def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(site: People, page: Any) -> None:
+    log_in(page, site, site.add("ann@example.org"), "/me")
+    shown = [link.inner_text() for link in page.get_by_role("navigation").get_by_role("link").all()]
+    assert shown == ["Annotate", "Guidelines", "Rules", "Me"]
+    answer = page.goto(site.url + "/users")
+    assert answer.status == 403
+    assert "Ask an admin" in page.inner_text("main")
+    assert page.goto(site.url + "/nowhere").status == 404
+    assert page.get_by_role("link", name="To the start").is_visible()
+
+
+def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin: Any) -> None:
+    site.furnish(5, offered=False)
+    page.goto(site.url + "/comparisons")
+    page.get_by_text("Offer comparisons to people").click()
+    page.get_by_label("People per comparison").fill("2")
+    page.get_by_role("button", name="Offer").click()
+    page.get_by_text("10 judgements are asked for, of 5 comparisons").wait_for()
+    assert site.store.assignments.work_left().n_slots == 10
+    page.get_by_role("link", name="Explain to a curious").first.click()
+    page.get_by_role("button", name="Ask no more").click()
+    page.get_by_text("2 judgements are asked for no more").wait_for()
+    assert site.store.assignments.work_left().n_slots == 8
+
+
+def test_what_a_form_gets_wrong_is_said_beside_it(site: People, page: Any, admin: Any) -> None:
+    page.goto(site.url + "/rules")
+    page.get_by_label("Share of repeats").fill("7")
+    page.get_by_label("Rubric").fill("clear, Loud")
+    page.get_by_role("button", name="Save as version").click()
+    page.wait_for_selector("[aria-invalid=true]")
+    assert page.input_value("#rule-repeat_share") == "7", "what was written is not lost"
+    page.get_by_label("Share of repeats").fill("0.1")
+    page.get_by_label("Rubric").fill("clear, kind to readers")
+    page.get_by_label("A reason is required").check()
+    page.get_by_role("button", name="Save as version").click()
+    page.get_by_text("Saved as version").wait_for()
+    rules = site.store.rules.latest()[1]
+    assert (rules.repeat_share, rules.dimensions, rules.requires_reason) == (0.1, ("clear", "kind to readers"), True)
+
+
+def test_the_newer_version_of_somebody_else_is_not_overwritten(site: People, page: Any, admin: Any) -> None:
+    page.goto(site.url + "/guidelines")
+    site.store.guidelines.add("Theirs", after=0, actor="somebody")
+    page.get_by_label("Text, in Markdown").fill("Mine, **bold**")
+    assert page.inner_text("#preview strong") == "bold"
+    page.get_by_role("button", name="Publish version 1").click()
+    page.get_by_text("the edit was made of version 0").wait_for()
+    assert page.input_value("textarea") == "Mine, **bold**"
+    page.get_by_role("button", name="Publish version 2").click()
+    page.get_by_text("version 1").first.wait_for()
+    assert [one.text for one in site.store.guidelines.all()] == ["Mine, **bold**", "Theirs"]
+
+
+def test_users_are_added_changed_and_disabled(site: People, page: Any, admin: Any) -> None:
+    page.goto(site.url + "/users")
+    page.get_by_label("E-mail address").fill("bo@example.org")
+    page.locator("form[action='/users']").get_by_label("Name").fill("Bo")
+    page.get_by_role("button", name="Add and make a login link").click()
+    link = page.inner_text("#secret")
+    assert link.startswith("http")
+    assert "/login?token=rlhf_" in link
+    bo = site.store.users.with_email("bo@example.org")
+    assert bo is not None
+    assert bo.roles == (Role.ANNOTATOR,)
+    page.get_by_text("Change Bo").click()
+    form = page.locator(f"form[action='/users/{bo.user_id}']")
+    form.get_by_label("curator").check()
+    form.get_by_role("button", name="Save").click()
+    page.get_by_text("Bo is saved").wait_for()
+    assert site.store.users.get(bo.user_id).roles == (Role.ANNOTATOR, Role.CURATOR)
+    page.get_by_text("Change Bo").click()
+    page.get_by_role("button", name="Disable").last.click()
+    page.get_by_text("may log in no more").wait_for()
+    assert site.store.users.get(bo.user_id).disabled_at is not None
+    page.get_by_text("Change Ada").click()
+    page.locator(f"form[action='/users/{admin.user_id}/disable']").get_by_role("button").click()
+    page.get_by_text("This is the last admin").wait_for()
+
+
+def test_a_token_is_shown_once_and_revoked(site: People, page: Any, admin: Any) -> None:
+    page.goto(site.url + "/me")
+    page.get_by_text("Make a token").click()
+    page.locator("form[action='/me/tokens']").get_by_label("Name").fill("script")
+    page.get_by_label("metrics.read").check()
+    page.get_by_role("button", name="Make", exact=True).click()
+    secret = page.inner_text("#secret")
+    assert secret.startswith("rlhf_")
+    token = site.store.tokens.find(secret)
+    assert token is not None
+    assert token.scopes == ("metrics.read",)
+    page.goto(site.url + "/me")
+    assert secret not in page.content()
+    page.get_by_role("button", name="Revoke script").click()
+    page.get_by_text("revoked").wait_for()
+    assert site.store.tokens.find(secret) is None
+
+
+def test_votes_are_filtered_by_the_address_and_searched(site: People, page: Any, admin: Any) -> None:
+    ids = site.furnish(60)
+    ann = site.add("ann@example.org", name="Ann Lee")
+    for i, c in enumerate(ids):
+        cast(site, ann, c, Choice.A, "the ocean is no mirror" if i == 7 else "ok")
+    page.goto(site.url + "/votes")
+    assert page.locator(".row").count() == 50
+    page.get_by_role("link", name="More").click()
+    until(lambda: page.locator(".row").count() == 60, "the rest of the list")
+    page.get_by_label("Words in the reason").fill("ocean")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/votes?q=ocean*")
+    assert page.locator(".row").count() == 1
+    page.goto(site.url + f"/votes?comparison_id={ids[3]}")
+    assert page.locator(".row").count() == 1
+    assert "Ann Lee" in page.inner_text(".row")
+    assert page.goto(site.url + "/votes?day=tomorrow").status == 422
+    assert "is no day" in page.inner_text("main")
+    page.goto(site.url + "/votes?q=nothing+like+it")
+    page.get_by_text("No such votes").wait_for()
+
+
+def test_a_download_starts_no_formula_and_is_read_as_it_was(site: People, page: Any, admin: Any) -> None:
+    ids = site.furnish(6)
+    ann = site.add("ann@example.org")
+    reasons = ["=1+1", "+cmd|' /C calc'!A0", "-2", "@SUM(A1)", 'two\nlines, "quoted"', "'tis"]
+    for c, reason in zip(ids, reasons, strict=True):
+        cast(site, ann, c, Choice.B, reason)
+    text = page.request.get(site.url + "/votes.csv").text()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [plain(row["reason"]) for row in reversed(rows)] == reasons
+    assert not any(cell.startswith(tuple("=+-@")) for row in rows for cell in row.values())
+    for name in ("comparisons", "consensus", "feedback", "progress"):
+        assert page.request.get(site.url + f"/{name}.csv").status == 200
+
+
+def test_the_progress_page_follows_the_votes(site: People, page: Any, admin: Any) -> None:
+    ids = site.furnish(5)
+    ann = site.add("ann@example.org", name="Ann Lee")
+    cast(site, ann, ids[0], Choice.A)
+    page.goto(site.url + "/progress")
+    page.get_by_text("live", exact=True).wait_for()
+    assert "Ann Lee" in page.inner_text("main table")
+    for c in ids[1:3]:
+        cast(site, ann, c, Choice.B)
+    until(lambda: page.locator("main tbody tr td").nth(1).inner_text() == "3", "the table without a reload")
+
+
+def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: Any) -> None:
+    ids = site.furnish(3, overlap=3)
+    for i, choices in enumerate(((Choice.A, Choice.A, Choice.A), (Choice.A, Choice.B, Choice.TIE), (Choice.TIE, Choice.TIE, Choice.A))):
+        user = site.add(f"u{i}@example.org")
+        for c, choice in zip(ids, choices, strict=True):
+            cast(site, user, c, choice)
+    page.goto(site.url + "/consensus")
+    n_disputed = page.locator(".row").count()
+    page.goto(site.url + "/consensus?state=all")
+    assert page.locator(".row").count() == 3
+    assert n_disputed == 1
+    assert MODELS[0] not in page.content()
+
+
+def test_feedback_is_read_by_session(site: People, page: Any, admin: Any) -> None:
+    for session in ("s1", "s2"):
+        new = NewFeedback(kind="thumbs", value=1, prompt="2+2?", completion="4", session_id=session)
+        site.store.feedback.add(new, created_by=admin.user_id)
+    page.goto(site.url + "/feedback")
+    assert page.locator(".row").count() == 2
+    page.get_by_role("link", name="s2").click()
+    page.wait_for_url("**session_id=s2")
+    assert page.locator(".row").count() == 1
+
+
+def test_the_chain_is_verified_by_a_button(site: People, page: Any, admin: Any) -> None:
+    page.goto(site.url + "/audit")
+    page.get_by_role("button", name="Verify the chain").click()
+    page.get_by_text("It holds").wait_for()
+    assert page.url.endswith("/audit"), "put in by htmx, without another page"
+    page.goto(site.url + "/audit?action=users.*")
+    assert "users.add" in page.inner_text("table")
+
+
+def test_pages_work_without_scripts(site: People, browser: Any) -> None:
+    site.furnish(3)
+    user = site.add("ada@example.org", Role.ADMIN)
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    log_in(page, site, user, "/progress")
+    for path in PAGES:
+        assert page.goto(site.url + path).status == 200
+    page.get_by_role("button", name="Verify the chain").click()
+    page.get_by_text("It holds").wait_for()
+    page.goto(site.url + "/annotate")
+    assert "rlhf vote" in page.inner_text("main")
+    context.close()
+
+
+def test_the_theme_follows_the_system_and_is_remembered(site: People, browser: Any) -> None:
+    user = site.add("ada@example.org", Role.ADMIN)
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    log_in(page, site, user, "/progress")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Light").click()
+    light = page.evaluate(ground)
+    assert light != dark
+    page.goto(site.url + "/me")
+    assert page.evaluate(ground) == light
+    assert page.get_attribute("html", "data-theme") == "light", "by the server: no page flashes in the other theme"
+    context.close()
+
+
+def test_a_vote_of_long_ago_does_not_make_the_chart_endless() -> None:
+    counts = [DayCount(day=date(1999, 1, 1), n=7), DayCount(day=date(2026, 1, 1), n=2), DayCount(day=date(2026, 1, 3), n=4)]
+    bars = bars_of(counts)
+    assert [bar.n for bar in bars.days[-3:]] == [2, 0, 4]
+    assert (len(bars.days), bars.most) == (366, 4)
+    assert bars_of([]).days == []

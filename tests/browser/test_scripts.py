@@ -1,0 +1,122 @@
+"""Threat 8: whatever a prompt, a completion, a reason or a name says, no script runs and no request leaves. In Chromium, under our policy."""
+
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until
+from tests.browser.payloads import ALIVE, PAYLOADS
+from tests.browser.people import People
+
+
+@pytest.fixture
+def watched(site: People, context: Any) -> Any:
+    """A page whose every request is counted, those to other hosts by name; a script of theirs would raise a dialog."""
+    page = context.new_page()
+    page.foreign, page.dialogs = [], []  # type: ignore[attr-defined]
+
+    def meet(route: Any) -> None:
+        if route.request.url.startswith((site.url, "data:")):
+            route.continue_()
+        else:
+            page.foreign.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", meet)
+    page.on("dialog", lambda dialog: (page.dialogs.append(dialog.message), dialog.dismiss()))
+    yield page
+    page.wait_for_timeout(300)  # for what loads late
+    assert page.foreign == [], "requests left"
+    assert page.dialogs == [], "scripts ran"
+
+
+def test_there_are_sixty_payloads() -> None:
+    assert len(set(PAYLOADS)) == 60
+
+
+def test_the_check_would_notice_a_script_and_a_request(site: People, context: Any) -> None:
+    """The watch itself: the same payloads in a page of ours without policy and escaping do run and do ask."""
+    page = context.new_page()
+    foreign: list[str] = []
+    dialogs: list[str] = []
+    page.on("request", lambda request: foreign.append(request.url) if "evil.example" in request.url else None)
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.set_content("".join(f"<div>{payload}</div>" for payload in PAYLOADS if "refresh" not in payload and "<base" not in payload))
+    until(lambda: bool(foreign) and bool(dialogs), "a script and a request")
+
+
+def test_no_payload_runs_where_people_judge(site: People, watched: Any) -> None:
+    n = len(PAYLOADS)
+    site.publish([(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)])
+    site.rules(repeat_share=0, prefetch=20)
+    ann = site.add("ann@example.org", name=PAYLOADS[0])
+    log_in(watched, site, ann)
+    for i in range(n):
+        at_the_desk(watched)
+        assert watched.locator("#desk .text").locator(ALIVE).count() == 0
+        if i % 7 == 0:
+            press(watched, "m")
+            assert watched.locator("#desk .text").locator(ALIVE).count() == 0
+            press(watched, "m")
+        before = shown(watched)
+        press(watched, "159"[i % 3])
+        until(lambda before=before: not watched.is_visible("#desk") or shown(watched) != before, "the next comparison")
+    all_sent(watched)  # asks the page, so that the watch above lets its requests through
+    assert len(site.votes(ann)) == n
+
+
+def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -> None:
+    one = PAYLOADS[20:23]
+    site.publish([(one[0], one[1], one[2])])
+    log_in(watched, site, site.add("ann@example.org"))
+    at_the_desk(watched)
+    press(watched, "m")
+    assert {watched.text_content("#left"), watched.text_content("#right")} == {one[1], one[2]}
+    assert watched.text_content("#prompt") == one[0]
+
+
+def test_no_payload_runs_on_any_other_page(site: People, watched: Any) -> None:
+    n = len(PAYLOADS)
+    admin = site.add("admin@example.org", Role.ADMIN, name=f"Ada {PAYLOADS[1]}")
+    people = [site.add(f"p{i}@example.org", name=payload[:200]) for i, payload in enumerate(PAYLOADS)]
+    ids = site.publish([(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)], overlap=2)
+    for i, (c, user) in enumerate(zip(ids, people, strict=True)):
+        for who in (user, people[i - 1]):
+            site.store.votes.cast(
+                NewVote(
+                    comparison_id=c,
+                    annotator_id=who.user_id,
+                    annotator_kind=AnnotatorKind.HUMAN,
+                    choice=Choice.A if who is user else Choice.B,
+                    reason=PAYLOADS[i],
+                    voted_at=utc_now(),
+                    origin="api",
+                    idempotency_key=f"{c}/{who.user_id}",
+                )
+            )
+        site.store.feedback.add(
+            NewFeedback(
+                kind="detailed",
+                prompt=PAYLOADS[i],
+                completion=PAYLOADS[i - 1],
+                text=PAYLOADS[i - 2],
+                session_id=PAYLOADS[i][:200],
+                tags=(PAYLOADS[i],),
+            ),
+            created_by=user.user_id,
+        )
+    site.store.guidelines.add("\n\n".join(PAYLOADS), after=0, actor="test")
+    log_in(watched, site, admin, "/progress")
+    paths = ["/progress", "/votes", "/votes?q=script", "/comparisons", "/consensus?state=all", "/feedback", "/guidelines", "/rules", "/users",
+             "/me", "/audit", "/nowhere?<script>alert(1)</script>", "/votes?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+             "/login?next=javascript:alert(1)&token=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", *(f"/comparisons/{c}" for c in ids[::6])]  # fmt: skip
+    for path in paths:
+        watched.goto(site.url + path)
+        assert watched.locator(":is(.text, .said, .facts)").locator("script, img, iframe, object, embed, [onerror], [onload]").count() == 0
+        for more in watched.get_by_role("link", name="More").all()[:1]:
+            n_rows = watched.locator(".list > *").count()
+            more.click()  # htmx puts the next part in
+            until(lambda n_rows=n_rows: watched.locator(".list > *").count() > n_rows, "the next part of the list")
+    watched.goto(site.url + "/guidelines")
+    assert "<script>alert(1)</script>" in watched.inner_text("main")

@@ -1,0 +1,334 @@
+"""What an operator says about people: users, rules, guidelines, work, routing, the audit chain; and voting in a terminal."""
+
+import json
+import re
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, NotFound, StoreError
+from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
+from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
+from rlhf_pipeline.store import Store
+
+TODAY = datetime.now(UTC).date().isoformat()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rlhf(home):
+    """`rlhf(...)` in a home of its own; errors that the library raises come through."""
+
+    def call(*arguments, typed=None):
+        environ = {"RLHF_HOME": str(home), "COLUMNS": "200"}
+        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, input=typed, catch_exceptions=False).output
+
+    return call
+
+
+@pytest.fixture
+def store(home):
+    home.mkdir()
+    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+        store.migrate()
+        yield store
+
+
+def published(store, n, *, p=None, prefix="c", **more):
+    rows = [
+        dict.fromkeys(COMPARISONS.columns)
+        | {
+            "day": TODAY, "comparison_id": f"{prefix}{i}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"x{i}",
+            "completion_b_id": f"y{i}", "completion_a": f"first {i}", "completion_b": f"second {i}", "model_version_a": "m@1",
+            "model_version_b": "m@1", "category": "factual", "position": i, "seed": 0,
+        }
+        | more
+        for i in range(n)
+    ]  # fmt: skip
+    frame = check_frame(pd.DataFrame(rows), COMPARISONS)
+    predicted = None
+    if p is not None:
+        values = {
+            "day": TODAY, "comparison_id": frame["comparison_id"], "reward_model": "demo.reward_model@1", "calibrator": "1", "data_hash": "d",
+            "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": p, "predicted_at": datetime.now(UTC),
+        }  # fmt: skip
+        predicted = check_frame(pd.DataFrame(values), PREDICTIONS)
+    store.comparisons.publish(frame, predicted, published_at=datetime.now(UTC))
+    return frame["comparison_id"].tolist()
+
+
+# --- users ------------------------------------------------------------------------------------------------------------------
+
+
+def test_somebody_who_is_added_gets_a_link_that_logs_in_once(rlhf, store):
+    said = rlhf("users", "add", "Ann@Example.org", "--name", "Ann")
+    user = store.users.with_email("ann@example.org")
+    assert (user.name, user.roles) == ("Ann", (Role.ANNOTATOR,))
+    secret = re.search(r"/login\?token=(\S+)", said).group(1)
+    assert store.tokens.redeem(secret).user_id == user.user_id
+    assert store.tokens.redeem(secret) is None
+
+
+def test_roles_are_exactly_those_that_were_said(rlhf, store):
+    rlhf("users", "add", "ann@example.org", "--role", "admin", "--role", "annotator")
+    rlhf("users", "add", "bob@example.org", "--role", "admin")
+    assert "votes.cast" not in rlhf("users", "roles", "ann@example.org", "auditor")
+    assert store.users.with_email("ann@example.org").roles == (Role.AUDITOR,)
+    with pytest.raises(ConfigurationError, match="last admin"):
+        rlhf("users", "roles", "bob@example.org", "annotator")
+
+
+def test_a_token_is_shown_once_and_carries_what_was_said(rlhf, store):
+    rlhf("users", "add", "bot@example.org", "--service", "--role", "engineer")
+    said = rlhf("users", "token", "bot@example.org", "--name", "nightly", "--scope", "metrics.read", "--days", "3")
+    token = store.tokens.find(said.split()[0])
+    assert (token.scopes, token.name) == (("metrics.read",), "nightly")
+    assert (token.expires_at - token.created_at).days == 3
+    with pytest.raises(ConfigurationError, match=r"no permission users\.write"):
+        rlhf("users", "token", "bot@example.org", "--scope", "users.write")
+
+
+def test_somebody_disabled_has_no_token_that_works_and_may_come_back(rlhf, store):
+    rlhf("users", "add", "ann@example.org")
+    secret = rlhf("users", "token", "ann@example.org").split()[0]
+    rlhf("users", "disable", "ann@example.org")
+    assert store.tokens.find(secret) is None
+    assert "disabled" in rlhf("users", "list")
+    rlhf("users", "enable", "ann@example.org")
+    assert "disabled" not in rlhf("users", "list")
+    assert "/login?token=" in rlhf("users", "login-link", "ann@example.org")
+
+
+def test_nobody_is_said_to_be_nobody(rlhf, store):
+    assert "No users yet" in rlhf("users", "list")
+    with pytest.raises(NotFound, match=r"nobody@example\.org"):
+        rlhf("users", "disable", "nobody@example.org")
+
+
+# --- rules and guidelines ---------------------------------------------------------------------------------------------------
+
+
+def test_rules_are_changed_one_by_one_and_keep_their_versions(rlhf, store):
+    assert "as they come" in rlhf("rules", "show")
+    assert "overlap 1 -> 3" in rlhf(
+        "rules", "set", "overlap=3", "requires_reason=true", "dimensions=helpful, style", "max_votes_per_day=50"
+    )
+    assert "none" in rlhf("rules", "set", "max_votes_per_day=")
+    version, rules = store.rules.latest()
+    wanted = AnnotationRules(overlap=3, requires_reason=True, dimensions=("helpful", "style"))
+    assert (version, rules.model_copy(update={"seed": 0})) == (2, wanted)
+    assert rules.seed > 0, "it places the hidden cards: nobody may know it"
+    assert "says so already" in rlhf("rules", "set", "overlap=3")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [("overlap=0", "overlap"), ("overlaps=3", "overlap"), ("overlap", "RULE=VALUE"), ("overlap=[", "read")]
+)
+def test_a_rule_that_cannot_be_is_refused_and_nothing_changes(rlhf, store, change, named):
+    with pytest.raises(ConfigurationError, match=named):
+        rlhf("rules", "set", "undo_seconds=10", change)
+    assert store.rules.latest()[0] == 0
+
+
+def test_guidelines_are_versions_of_a_file(rlhf, store, tmp_path):
+    file = tmp_path / "guidelines.md"
+    with pytest.raises(ConfigurationError, match=r"guidelines\.md"):
+        rlhf("guidelines", "set", file)
+    for text in ("Be fair — ü.", "Be fair — ü.", "Be quick."):
+        file.write_text(text, encoding="utf-8")
+        rlhf("guidelines", "set", file)
+    assert [g.version for g in store.guidelines.all()] == [2, 1]
+    assert rlhf("guidelines", "show") == "Be quick.\n"
+    assert rlhf("guidelines", "show", "--version", "1") == "Be fair — ü.\n"
+
+
+# --- work -------------------------------------------------------------------------------------------------------------------
+
+
+def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, store):
+    published(store, 4)
+    published(store, 1, prefix="r", repeat_of="c0")
+    published(store, 1, prefix="f", flag="identical")
+    for annotator_kind, choice, c in (("human", "a", "c0"), ("machine", "a", "c1"), ("human", "skip", "c2")):
+        vote = {"voted_at": datetime.now(UTC), "origin": "api", "annotator_kind": annotator_kind, "choice": choice}
+        store.votes.cast(NewVote(comparison_id=c, annotator_id="x", idempotency_key=c, **vote))
+    assert "3 comparisons offered to 1 person each: 3 new" in rlhf("comparisons", "offer", "--all-unvoted")
+    assert "4 comparisons offered to 2 people each: 5 new" in rlhf("comparisons", "offer", "--day", TODAY, "--overlap", "2")
+    assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
+    assert "4 judgements taken back" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
+    assert store.assignments.work_left().n_open == 4
+
+
+@pytest.mark.parametrize("which", [(), ("--all-unvoted", "--ids", "c0"), ("--ids", " , ")])
+def test_what_to_offer_is_said_in_exactly_one_way(rlhf, store, which):
+    with pytest.raises(ConfigurationError, match=r"exactly one|names no comparison"):
+        rlhf("comparisons", "offer", *which)
+
+
+def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"p{i}", "completion_a": "x", "completion_b": "x" if i == 0 else "y"} for i in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "2 comparisons offered to 1 person each: 2 new" in rlhf("import", "comparisons", file, "--offer")
+    assert "0 new judgements" in rlhf("import", "comparisons", file, "--offer")
+
+
+def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
+    published(store, 10, p=[0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85])
+    flags = ("--human-feedback-ratio", "0.3", "--confidence-threshold", "0.8")
+    line = f"10 comparisons of {TODAY}: 3 for people (3 unsure, 0 checks), 5 answered by the reward model, 2 open"
+    assert rlhf("votes", "route", "--dry-run", *flags).startswith(line)
+    assert store.votes.count() == 0
+    said = rlhf("votes", "route", *flags)
+    assert said.startswith(f"{line}\n3 new judgements wanted, 5 new machine votes\n")
+    assert re.findall(r"open  (\S+)  confidence (\S+)", said) == [("c3", "0.700"), ("c6", "0.750")]
+    assert "0 new judgements wanted, 0 new machine votes" in rlhf("votes", "route", *flags)
+    assert store.votes.annotator_kinds() == {"machine"}
+    with pytest.raises(NotEnoughData, match="2020-01-01"):
+        rlhf("votes", "route", "--day", "2020-01-01")
+
+
+# --- the terminal -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ann(rlhf, store):
+    rlhf("users", "add", "ann@example.org")
+    return store.users.with_email("ann@example.org").user_id
+
+
+def cast_by(store, user_id):
+    frame = store.votes.page(annotator_id=user_id)
+    return [store.votes.get(v) for v in reversed(frame["vote_id"].tolist())]
+
+
+def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store, ann, tmp_path):
+    store.assignments.offer(published(store, 8), overlap=1)
+    out = tmp_path / "votes.jsonl"
+    keys = ["1", "2 it is shorter", "3", "4", "5", "6", "9", "0"]
+    said = rlhf("vote", "--annotator", "ann@example.org", "--export", out, typed="\n".join(keys) + "\n")
+    assert "8 votes of ann@example.org" in said
+    votes = cast_by(store, ann)
+    assert [v.origin for v in votes] == ["cli"] * 8
+    shown = re.findall(r"── left \(1-4\) ──\n(.*)\n\n── right \(6-9\) ──\n(.*)\n", said)
+    texts = store.comparisons.texts([v.comparison_id for v in votes])
+    for vote, (left, right), key in zip(votes, shown, keys, strict=True):
+        text = texts[vote.comparison_id]
+        assert (left, right) == ((text.completion_b, text.completion_a) if vote.is_swapped else (text.completion_a, text.completion_b))
+        chosen = {Choice.A: text.completion_a, Choice.B: text.completion_b}.get(vote.choice)
+        assert chosen == (left if key[0] in "1234" else right if key[0] in "6789" else None)
+    assert [v.strength for v in votes] == [4, 3, 2, 1, None, 1, 4, None]
+    assert [v.choice for v in votes][4:8:3] == [Choice.TIE, Choice.BOTH_BAD]
+    assert votes[1].reason == "it is shorter"
+    assert len({v.is_swapped for v in votes}) == 2
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["choice"] for row in rows] == [v.choice for v in votes]
+    assert store.assignments.work_left().n_done == 8
+
+
+def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
+    store.assignments.offer(published(store, 3), overlap=1)
+    said = rlhf("vote", "--annotator", "ann@example.org", typed="u\n1\nu\n9\nq\n")
+    assert "nothing to undo" in said
+    assert "taken back" in said
+    first, undone, again = cast_by(store, ann)
+    assert undone.supersedes == first.vote_id
+    assert undone.choice == Choice.SKIP
+    assert (again.comparison_id, again.assignment_id) == (first.comparison_id, first.assignment_id)
+    assert store.votes.snapshot([TODAY])["vote_id"].tolist() == [again.vote_id]
+    left = store.assignments.work_left()
+    assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
+
+
+def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
+    store.assignments.offer(published(store, 2), overlap=1)
+    rlhf(
+        "vote",
+        "--annotator",
+        "ann@example.org",
+        typed="c 80\nf\nd helpful=a correct=tie\nx\nd taste=a\nc 900\nd helpful=a correct=tie\n1\n5\n",
+    )
+    first, second = cast_by(store, ann)
+    assert (first.stated_confidence, first.details.flags) == (0.8, ("pii",))
+    side = "b" if first.is_swapped else "a"
+    assert first.details.dimensions == {"helpful": side, "correct": "tie"}
+    assert (second.stated_confidence, second.details) == (None, None)
+
+
+def test_the_checks_are_those_of_the_page(rlhf, store, ann):
+    rlhf("rules", "set", "requires_reason=true")
+    store.assignments.offer(published(store, 1), overlap=1)
+    said = rlhf("vote", "--annotator", "ann@example.org", typed="1\nd taste=a\n")
+    assert "not done: reason is missing" in said
+    assert "not done: 'taste' is no dimension" in said
+    assert store.votes.count() == 0
+    rlhf("vote", "--annotator", "ann@example.org", typed="1 because\n")
+    assert store.votes.count() == 1
+
+
+def test_who_may_not_vote_does_not(rlhf, store):
+    rlhf("users", "add", "aud@example.org", "--role", "auditor")
+    for email, named in (("nobody@example.org", "rlhf users add"), ("aud@example.org", "no role that votes")):
+        with pytest.raises(ConfigurationError, match=named):
+            rlhf("vote", "--annotator", email, typed="")
+
+
+def test_where_nothing_is_left_it_says_so(rlhf, store, ann):
+    assert "Nothing to judge" in rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
+
+
+# --- the audit chain --------------------------------------------------------------------------------------------------------
+
+
+def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_path):
+    published(store, 2)
+    assert "no anchor yet" in rlhf("audit", "verify")
+    assert f"of {TODAY}" in rlhf("audit", "anchor")
+    assert "nothing to do" in rlhf("audit", "anchor")
+    assert "1 links, each in its place, as 1 anchors" in rlhf("audit", "verify")
+    out = tmp_path / "audit.jsonl"
+    assert rlhf("audit", "export", "--out", out).startswith("1 links in ")
+    link = json.loads(out.read_text())
+    assert (link["seq"], link["action"], link["hash"]) == (1, "comparisons.publish", store.audit.head()[1])
+
+
+def test_the_first_row_that_was_changed_is_named(rlhf, store, home):
+    store.assignments.offer(published(store, 5), overlap=1)
+    for i in range(5):
+        vote = {"voted_at": datetime.now(UTC), "origin": "api", "annotator_kind": "human", "choice": "a"}
+        store.votes.cast(NewVote(comparison_id=f"c{i}", annotator_id="x", idempotency_key=f"k{i}", **vote))
+    tamper(home, "UPDATE votes SET choice = 'b' WHERE seq = 3")
+    with pytest.raises(StoreError, match=r"broken at seq 5.*seq 3"):
+        rlhf("audit", "verify")
+
+
+def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
+    published(store, 2)
+    rlhf("users", "add", "ann@example.org")
+    rlhf("audit", "anchor")
+    seq, _ = store.audit.head()
+    head = f"(SELECT hash FROM audit WHERE seq = {seq - 1})"
+    tamper(home, f"UPDATE heads SET audit_seq = {seq - 1}, audit_hash = {head}", f"DELETE FROM audit WHERE seq = {seq}")
+    assert store.audit.verify() == seq - 1, "the chain alone cannot know"
+    with pytest.raises(StoreError, match=f"ends before seq {seq}"):
+        rlhf("audit", "verify")
+
+
+def tamper(home: Path, *statements: str) -> None:
+    """As somebody with the file and no scruples."""
+    with sqlite3.connect(home / "store.db") as connection:
+        triggers = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        for name in triggers:
+            connection.execute(f'DROP TRIGGER "{name}"')
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()

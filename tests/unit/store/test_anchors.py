@@ -1,0 +1,84 @@
+"""Anchors: where the chain stood each day, outside the database; a tail that was cut off both is missed."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.store.anchors import drop_anchor, read_anchors, verify_with_anchors
+from rlhf_pipeline.store.audit import FIRST_HASH
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def act(store, n: int = 3) -> None:
+    for _ in range(n):
+        version, _ = store.rules.latest()
+        store.rules.put(AnnotationRules(seed=version), after=version, actor="test")
+
+
+def cut(store, seq: int) -> None:
+    """As somebody who owns the database would."""
+    with store.database.writing() as connection:
+        if store.database.is_sqlite:
+            for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type='trigger'").all():
+                connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        else:
+            connection.exec_driver_sql("ALTER TABLE audit DISABLE TRIGGER USER")
+        connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
+        newest = connection.exec_driver_sql("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").scalar() or FIRST_HASH
+        connection.exec_driver_sql(f"UPDATE heads SET audit_seq = {seq}, audit_hash = '{newest}'")
+
+
+def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path):
+    path = tmp_path / "deep" / "anchors.jsonl"
+    assert drop_anchor(path, store.audit, "org", "demo", NOON) is None
+    act(store)
+    first = drop_anchor(path, store.audit, "org", "demo", NOON)
+    assert (first.seq, first.hash) == store.audit.head()
+    act(store)
+    assert drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=11)) is None
+    second = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=12))
+    assert read_anchors(path, "org", "demo") == [first, second]
+    assert read_anchors(path, "org", "other") == []
+    assert verify_with_anchors(store.audit, [first, second]) == 6
+
+
+def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
+    act(store, 5)
+    drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    cut(store, 3)
+    assert store.audit.verify() == 3
+    with pytest.raises(StoreError, match="ends before seq 5, where it stood on 2026-01-01: its tail was cut"):
+        verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
+
+
+def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
+    act(store, 5)
+    drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    cut(store, 3)
+    for _ in range(3):
+        store.guidelines.add("new", after=store.guidelines.latest().version if store.guidelines.latest() else 0, actor="forger")
+    assert store.audit.verify() == 6
+    with pytest.raises(StoreError, match="at seq 5 is not what it was on 2026-01-01"):
+        verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
+
+
+def test_a_line_that_is_no_anchor_is_named(tmp_path):
+    path = tmp_path / "a"
+    path.write_text('{"organization": "org"}\n')
+    with pytest.raises(StoreError, match=r"Line 1 of .* is no anchor"):
+        read_anchors(path, "org", "demo")
+
+
+def test_a_half_written_last_line_does_not_hide_the_others(store, tmp_path):
+    """A machine that lost power while it dropped one."""
+    act(store)
+    path = tmp_path / "a"
+    first = drop_anchor(path, store.audit, "org", "demo", NOON)
+    with path.open("a") as file:
+        file.write('{"at": "2026-')
+    assert read_anchors(path, "org", "demo") == [first]
+    second = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=1))
+    assert read_anchors(path, "org", "demo") == [first, second]

@@ -1,0 +1,89 @@
+"""Feedback: kept as sent, read by session and kind; a correction becomes a comparison and a vote for the corrected text."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback
+from rlhf_pipeline.votes.preference_pairs import preference_pairs
+
+CORRECTION = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4 — ü", "session_id": "s", "text": "arithmetic"}
+GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
+
+
+def test_feedback_comes_back_as_it_was_sent(store):
+    sent = NewFeedback(kind="rating", value=4, completion="text", session_id="s", turn=2, tags=("web", "de"), given_at=GIVEN)
+    kept = store.feedback.add(sent, created_by="app")
+    assert store.feedback.page() == [kept]
+    assert kept.model_dump(include=set(NewFeedback.model_fields)) == sent.model_dump()
+    assert (kept.feedback_id, kept.comparison_id, kept.vote_id) == (1, None, None)
+
+
+def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
+    for i in range(5):
+        store.feedback.add(NewFeedback(kind="thumbs", value=i % 2, completion_id=f"x{i}", session_id=f"s{i % 2}"), created_by=f"app{i % 3}")
+    store.feedback.add(NewFeedback(kind="detailed", text="nice", completion="x"), created_by="app0")
+    assert [one.feedback_id for one in store.feedback.page(limit=4)] == [6, 5, 4, 3]
+    assert [one.feedback_id for one in store.feedback.page(before_id=3)] == [2, 1]
+    assert [one.feedback_id for one in store.feedback.page(session_id="s1")] == [4, 2]
+    assert [one.feedback_id for one in store.feedback.page(kind="detailed")] == [6]
+    assert [one.feedback_id for one in store.feedback.page(created_by="app2")] == [3]
+    assert store.feedback.counts() == {"thumbs": 5, "detailed": 1}
+
+
+def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
+    kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=GIVEN), created_by="ann")
+    vote = store.votes.get(kept.vote_id)
+    assert (vote.choice, vote.strength, vote.annotator_id, vote.annotator_kind) == (Choice.B, 4, "ann", AnnotatorKind.HUMAN)
+    assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
+    comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
+    pairs = preference_pairs(store.votes.snapshot(["2026-01-03"]), comparisons)
+    assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == ("4 — ü", "5", "2+2?")
+    assert [day.day.isoformat() for day in store.votes.touched_days()] == ["2026-01-03"]
+    store.audit.verify()
+
+
+def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(store):
+    one = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
+    two = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
+    other = store.feedback.add(NewFeedback(**CORRECTION), created_by="bob")
+    assert one.comparison_id == two.comparison_id != other.comparison_id
+    assert one.vote_id != two.vote_id
+    assert store.comparisons.count() == 2
+
+
+def test_a_machines_correction_is_a_machines_vote(store):
+    kept = store.feedback.add(NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE)
+    assert store.votes.get(kept.vote_id).annotator_kind == AnnotatorKind.MACHINE
+
+
+def test_feedback_is_not_changed(store):
+    store.feedback.add(NewFeedback(kind="thumbs", value=1, completion="x"), created_by="app")
+    for statement in ("UPDATE feedback SET created_by = 'x'", "DELETE FROM feedback"):
+        with pytest.raises(StoreError, match="append-only"), store.database.writing() as connection:
+            connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kind": "thumbs", "completion": "x"}, "thumbs need value"),
+        ({"kind": "thumbs", "value": 0.5, "completion": "x"}, "thumbs need value"),
+        ({"kind": "rating", "value": 6, "completion": "x"}, "from 1 to 5"),
+        ({"kind": "rating", "value": float("nan"), "completion": "x"}, "finite"),
+        ({"kind": "detailed", "completion": "x"}, "needs a text"),
+        ({"kind": "detailed", "text": "x", "value": 1, "completion": "x"}, "takes no value"),
+        ({"kind": "detailed", "text": "x", "correction": "y", "completion": "x"}, "takes no correction"),
+        ({"kind": "detailed", "text": "x"}, "what the feedback is about"),
+        ({"kind": "detailed", "text": "x\x00", "completion": "x"}, "NUL"),
+        ({**CORRECTION, "correction": "5"}, "equals the completion"),
+        ({**CORRECTION, "prompt": None}, "needs the prompt"),
+        ({**CORRECTION, "given_at": "2026-01-03T09:00:00"}, "timezone"),
+    ],
+)
+def test_what_says_nothing_is_refused(wrong, said):
+    with pytest.raises(ValidationError, match=said):
+        NewFeedback.model_validate(wrong)

@@ -1,0 +1,27 @@
+"""Votes of machines stand beside people's and are counted apart from them."""
+
+from tests.unit.store.conftest import NOON
+
+
+def test_a_comparison_that_only_a_machine_judged_waits_for_people(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(4), published_at=NOON)
+    store.votes.cast(make_vote("c0", annotator_kind="machine"))
+    store.votes.cast(make_vote("c1", annotator_kind="machine"))
+    store.votes.cast(make_vote("c1", "bob", annotator_kind="human"))
+    store.votes.cast(make_vote("c2", choice="skip", annotator_kind="human"))
+    assert store.votes.n_voted_comparisons() == 2
+    assert store.votes.n_voted_comparisons(after_seq=3) == 1
+    assert store.votes.n_voted_comparisons(up_to_seq=2) == 0
+    assert store.comparisons.offerable(unvoted_only=True) == ["c0", "c2", "c3"]
+
+
+def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(3), published_at=NOON)
+    first = store.votes.cast(make_vote("c0"))
+    second = store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2"))
+    other = store.votes.cast(make_vote("c1"))
+    store.votes.cast(make_vote("c2"))
+    told = store.votes.cast_on(["c1", "c0"])
+    assert told["vote_id"].tolist() == [first.vote_id, second.vote_id, other.vote_id]
+    assert told["is_superseded"].tolist() == [True, False, False]
+    assert told["is_counting"].tolist() == [False, True, True]

@@ -1,0 +1,78 @@
+"""Requests by their key: answered once, and again, and not twice at a time."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Answer
+
+
+class ShiftedClock:
+    shift = timedelta()
+
+    def now(self):
+        return utc_now() + self.shift
+
+
+@pytest.fixture
+def clock(store) -> ShiftedClock:
+    store.database.clock = ShiftedClock()
+    return store.database.clock
+
+
+def test_what_was_answered_is_answered_again(store):
+    assert store.requests.begin("ann", "k", "hash") is None
+    store.requests.finish("ann", "k", Answer(201, '{"a": "ü"}'))
+    assert store.requests.begin("ann", "k", "hash") == Answer(201, '{"a": "ü"}')
+
+
+def test_another_request_under_the_key_is_refused_and_anothers_key_is_another(store):
+    store.requests.begin("ann", "k", "hash")
+    with pytest.raises(IdempotencyConflict, match="another request"):
+        store.requests.begin("ann", "k", "other")
+    assert store.requests.begin("bob", "k", "other") is None
+
+
+def test_of_many_at_once_one_is_done(store):
+    def begin(_: int) -> str:
+        try:
+            return "done" if store.requests.begin("ann", "k", "hash") is None else "answered"
+        except AlreadyRunning:
+            return "running"
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(begin, range(20)))
+    assert sorted(set(told)) == ["done", "running"]
+    assert told.count("done") == 1
+
+
+def test_one_whose_process_died_may_be_sent_again_after_a_minute(store, clock):
+    store.requests.begin("ann", "k", "hash")
+    clock.shift = timedelta(seconds=59)
+    with pytest.raises(AlreadyRunning):
+        store.requests.begin("ann", "k", "hash")
+    clock.shift = timedelta(seconds=61)
+    assert store.requests.begin("ann", "k", "hash") is None
+    with pytest.raises(AlreadyRunning):
+        store.requests.begin("ann", "k", "hash")
+
+
+def test_one_that_failed_may_be_sent_again_at_once_and_what_was_answered_stays(store):
+    store.requests.begin("ann", "k", "hash")
+    store.requests.give_up("ann", "k")
+    assert store.requests.begin("ann", "k", "other") is None
+    store.requests.finish("ann", "k", Answer(200, "x"))
+    store.requests.give_up("ann", "k")
+    assert store.requests.begin("ann", "k", "other") == Answer(200, "x")
+
+
+def test_answers_are_kept_for_a_week(store, clock):
+    store.requests.begin("ann", "k", "hash")
+    store.requests.finish("ann", "k", Answer(200, "x"))
+    clock.shift = timedelta(days=6, hours=23)
+    assert store.requests.begin("ann", "k", "hash") == Answer(200, "x")
+    clock.shift = timedelta(days=7)
+    assert store.requests.begin("ann", "k", "other") is None

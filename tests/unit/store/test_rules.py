@@ -1,0 +1,70 @@
+"""Guidelines and rules: versions, edited by who read the newest."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_pipeline.errors import NotFound, OutdatedEdit, StoreError
+from rlhf_pipeline.records import AnnotationRules
+
+
+def test_there_are_rules_before_anybody_wrote_some(store):
+    assert store.rules.latest() == (0, AnnotationRules())
+    assert store.rules.history() == []
+
+
+def test_rules_are_versioned_and_come_back_as_they_were(store):
+    rules = AnnotationRules(overlap=3, dimensions=("kind", "true"), max_votes_per_day=100, seed=2**48)
+    assert store.rules.put(rules, after=0, actor="cura") == 1
+    assert store.rules.put(rules.model_copy(update={"overlap": 4}), after=1, actor="cura") == 2
+    assert store.rules.latest()[0] == 2
+    assert [(version, one.overlap, by) for version, one, _, by in store.rules.history()] == [(2, 4, "cura"), (1, 3, "cura")]
+    assert store.rules.history()[1][1] == rules
+    with pytest.raises(OutdatedEdit, match="at version 2, the edit was made of version 1"):
+        store.rules.put(rules, after=1, actor="cura")
+
+
+def test_of_many_edits_of_one_version_one_is_kept(store):
+    def put(i: int) -> bool:
+        try:
+            store.guidelines.add(f"text {i}", after=0, actor="cura")
+        except OutdatedEdit:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(put, range(8))) == 1
+    assert store.guidelines.latest().version == 1
+
+
+def test_guidelines_are_read_by_version(store):
+    assert store.guidelines.latest() is None
+    store.guidelines.add("One — ü", after=0, actor="cura")
+    store.guidelines.add("Two", after=1, actor="cura")
+    assert [one.text for one in store.guidelines.all()] == ["Two", "One — ü"]
+    assert store.guidelines.get(1).text == "One — ü"
+    with pytest.raises(NotFound, match="no version 3"):
+        store.guidelines.get(3)
+
+
+def test_written_words_are_not_changed(store):
+    store.guidelines.add("One", after=0, actor="cura")
+    store.rules.put(AnnotationRules(), after=0, actor="cura")
+    for table in ("guidelines", "annotation_rules"):
+        for statement in (f"UPDATE {table} SET created_by = 'x'", f"DELETE FROM {table}"):
+            with pytest.raises(StoreError, match="append-only"), store.database.writing() as connection:
+                connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"overlap": 0}, {"overlap": 10}, {"repeat_share": 0.6}, {"gold_share": -0.1}, {"repeat_after": 0}, {"lease_minutes": 0}, {"prefetch": 0},
+        {"max_votes_per_day": 0}, {"dimensions": ["a", "a"]}, {"dimensions": ["A"]}, {"dimensions": [""]}, {"dimensions": list("abcdefghi")},
+        {"colour": "red"},
+    ],
+)  # fmt: skip
+def test_rules_that_cannot_hold_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        AnnotationRules.model_validate(wrong)

@@ -1,0 +1,109 @@
+"""Users: added, given roles, disabled, never removed; each change an act in the chain."""
+
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.store import Store
+
+
+def actions(store: Store) -> list[str]:
+    return [link.action for link in store.audit.after(0, limit=100)]
+
+
+def test_a_user_is_found_by_id_and_by_address_in_any_case(store):
+    ann = store.users.add(email=" Ann@Example.org ", name="Ann", roles=[Role.CURATOR, Role.ANNOTATOR], actor="test")
+    assert (ann.email, ann.roles, ann.has_password, ann.disabled_at) == ("ann@example.org", (Role.ANNOTATOR, Role.CURATOR), False, None)
+    assert store.users.get(ann.user_id) == ann == store.users.with_email("ANN@example.org")
+    assert store.users.with_email("bob@example.org") is None
+    with pytest.raises(NotFound, match="no user 'nope'"):
+        store.users.get("nope")
+
+
+def test_the_id_is_a_pseudonym_and_the_chain_holds_no_name(store):
+    ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
+    assert "ann" not in ann.user_id
+    told = "".join(link.model_dump_json() for link in store.audit.after(0, limit=10))
+    assert "ann@" not in told
+    assert "Ann" not in told
+
+
+@pytest.mark.parametrize("email", ["", "ann", "@host", "ann@", "a b@host", "a@b@c", "x" * 250 + "@host"])
+def test_what_is_no_address_is_refused(store, email):
+    with pytest.raises(ConfigurationError, match="no e-mail address"):
+        store.users.add(email=email, name="x", actor="test")
+    assert store.users.count() == 0
+
+
+def test_an_address_is_taken_once_in_a_project(store):
+    store.users.add(email="ann@example.org", name="Ann", actor="test")
+    with pytest.raises(ConfigurationError, match="already"):
+        store.users.add(email="ANN@example.org", name="Ann", actor="test")
+    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+        other.users.add(email="ann@example.org", name="Ann", actor="test")
+        assert other.users.count() == store.users.count() == 1
+
+
+def test_roles_are_given_and_taken(store):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
+    assert store.users.set_roles(ann.user_id, [Role.AUDITOR, Role.ADMIN], actor="root").roles == (Role.ADMIN, Role.AUDITOR)
+    assert store.users.set_roles(ann.user_id, [], actor="root").roles == ()
+    assert actions(store)[-5:] == ["roles.revoke", "roles.grant", "roles.grant", "roles.revoke", "roles.revoke"]
+    assert [user.email for user in store.users.all()] == ["ann@example.org", "root@example.org"]
+
+
+def test_the_last_admin_is_neither_disabled_nor_demoted(store):
+    one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
+    two = store.users.add(email="two@example.org", name="Two", roles=[Role.ADMIN], actor="test")
+    store.users.disable(two.user_id, actor="test")
+    for change in (lambda: store.users.disable(one.user_id, actor="test"), lambda: store.users.set_roles(one.user_id, [], actor="test")):
+        with pytest.raises(ConfigurationError, match="last admin"):
+            change()
+    store.users.enable(two.user_id, actor="test")
+    assert store.users.set_roles(one.user_id, [], actor="test").roles == ()
+
+
+def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_back(store):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
+    secret, _ = store.tokens.issue(ann.user_id, kind="api", lifetime=timedelta(days=1), actor="test")
+    assert store.users.disable(ann.user_id, actor="root").disabled_at is not None
+    assert store.tokens.find(secret) is None
+    assert store.users.enable(ann.user_id, actor="root").disabled_at is None
+    assert store.tokens.find(secret) is None
+
+
+def test_a_new_password_ends_sessions_and_leaves_tokens(store):
+    ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
+    lasting = timedelta(days=1)
+    session, _ = store.tokens.issue(ann.user_id, kind="session", lifetime=lasting, actor="test")
+    api, _ = store.tokens.issue(ann.user_id, kind="api", lifetime=lasting, actor="test")
+    store.users.set_password(ann.user_id, "hash", actor=ann.user_id)
+    assert store.users.password_hash(ann.user_id) == "hash"
+    assert store.users.get(ann.user_id).has_password
+    assert store.tokens.find(session) is None
+    assert store.tokens.find(api) is not None
+
+
+def test_a_change_of_nobody_is_refused(store):
+    for change in (
+        lambda: store.users.rename("nope", "x", actor="test"),
+        lambda: store.users.set_roles("nope", [Role.ADMIN], actor="test"),
+        lambda: store.users.set_password("nope", "x", actor="test"),
+        lambda: store.users.enable("nope", actor="test"),
+        lambda: store.users.disable("nope", actor="test"),
+    ):
+        with pytest.raises(NotFound):
+            change()
+    assert actions(store) == []
+
+
+def test_a_name_stays_one(store):
+    ann = store.users.add(email="ann@example.org", name="  ", actor="test")
+    assert ann.name == "ann@example.org"
+    assert store.users.rename(ann.user_id, " Ann ", actor="test").name == "Ann"
+    with pytest.raises(ConfigurationError, match="name"):
+        store.users.rename(ann.user_id, "  ", actor="test")

@@ -1,0 +1,161 @@
+"""A real server on loopback over a fresh store, and people who may or may not do things there."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pandas as pd
+import pytest
+from argon2 import PasswordHasher
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.records import AnnotationRules, Role, User, utc_now
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import Server, create_app
+
+DAY = "2026-01-02"
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+MODELS = ("acme-chat-7b@3", "zeta_policy.v2@9")  # no annotator ever reads these
+
+
+class ShiftedClock:
+    """The real time and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.shift = timedelta()
+
+    def now(self) -> datetime:
+        return utc_now() + self.shift
+
+
+@dataclass
+class Web:
+    """The app as its users meet it: over HTTP."""
+
+    store: Store
+    settings: Settings
+    url: str
+    clock: ShiftedClock
+
+    def add(self, *roles: Role | str, email: str | None = None, **more: str) -> User:
+        email = email or f"{'-'.join(roles) or 'nobody'}{self.store.users.count()}@example.org"
+        return self.store.users.add(email=email, name=email.partition("@")[0], roles=[Role(role) for role in roles], actor="test", **more)
+
+    def client(
+        self, *roles: Role | str, user: User | None = None, scopes: list[str] | None = None, lasts: float = 30 * 86_400
+    ) -> httpx.Client:
+        """A program with a token of a user with these roles; `client.user` is that user."""
+        user = user or self.add(*roles)
+        secret, _ = self.store.tokens.issue(
+            user.user_id, kind="api", lifetime=timedelta(seconds=lasts), actor="test", scopes=scopes, name="test"
+        )
+        client = httpx.Client(base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+        client.user = user  # type: ignore[attr-defined]
+        return client
+
+    def browser(self, user: User) -> httpx.Client:
+        """A browser in which the user logged in by a link."""
+        client = httpx.Client(base_url=f"{self.url}/api/v1", headers={"Origin": self.url}, timeout=60)
+        secret, _ = self.store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+        assert client.post("/auth/redeem", json={"token": secret}).status_code == 204
+        return client
+
+    def auth_hash(self, password: str) -> str:
+        """As the app keeps it, made faster."""
+        return PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(password)
+
+    def anonymous(self) -> httpx.Client:
+        return httpx.Client(base_url=f"{self.url}/api/v1", timeout=60)
+
+    def publish(self, n: int = 5, *, offer: bool = True, overlap: int = 1, prefix: str = "c", **more: object) -> list[str]:
+        frame = comparisons(n, prefix=prefix, **more)
+        self.store.comparisons.publish(frame, published_at=NOON)
+        ids = list(frame["comparison_id"])
+        if offer:
+            self.store.assignments.offer(ids, overlap=overlap)
+        return ids
+
+    def rule(self, **changes: object) -> AnnotationRules:
+        version, rules = self.store.rules.latest()
+        new = AnnotationRules.model_validate(rules.model_dump() | changes)
+        self.store.rules.put(new, after=version, actor="test")
+        return new
+
+
+def comparisons(n: int, *, prefix: str = "c", day: str = DAY, **more: object) -> pd.DataFrame:
+    rows = [
+        {
+            "day": day,
+            "comparison_id": f"{prefix}{i:04}",
+            "prompt_id": f"p{prefix}{i}",
+            "prompt": f"prompt {prefix}{i}",
+            "completion_a_id": f"x{prefix}{i}",
+            "completion_b_id": f"y{prefix}{i}",
+            "completion_a": f"text A of {prefix}{i}",
+            "completion_b": f"text B of {prefix}{i} — ü",
+            "model_version_a": MODELS[0],
+            "model_version_b": MODELS[1],
+            "category": "factual",
+            "repeat_of": None,
+            "position": i,
+            "seed": 7,
+            **more,
+        }
+        for i in range(n)
+    ]
+    return check_frame(pd.DataFrame(rows), COMPARISONS)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a migrated store."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    found: str = request.getfixturevalue("migrated_postgres_url")
+    return found
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture
+def settings(url: str, tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, organization="org", project="demo", database_url=url)
+
+
+@pytest.fixture
+def clock() -> ShiftedClock:
+    return ShiftedClock()
+
+
+@pytest.fixture
+def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callable[[str], Store]]:
+    """Opens a project of the one database."""
+    opened: list[Store] = []
+
+    def open_(project: str) -> Store:
+        store = Store.open(url, organization="org", project=project, clock=clock)
+        if store.database.path is not None and not store.database.path.exists():
+            shutil.copy(migrated, store.database.path)
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
+    store = open_store("demo")
+    with Server(create_app(settings, store, has_pages=False)) as server:
+        yield Web(store, settings, server.url, clock)

@@ -1,0 +1,140 @@
+"""What annotators cannot know: which cards are hidden ones, whose text they read, what others said."""
+
+import json
+import uuid
+
+from tests.web.conftest import MODELS, Web
+from tests.web.databases import on_sqlite
+
+
+def judge(client, n: int) -> list[tuple[dict, dict]]:
+    """Lease one card at a time and vote: (lease, receipt)."""
+    seen = []
+    for _ in range(n):
+        lease = client.post("/assignments:lease", json={"n": 1}).json()
+        if not lease["cards"]:
+            break
+        card = lease["cards"][0]
+        answer = client.post(
+            "/votes", json={"assignment_id": card["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": str(uuid.uuid4())}
+        )
+        assert answer.status_code == 201, answer.text
+        seen.append((lease, answer.json()))
+    return seen
+
+
+def shape(value: object) -> object:
+    """All that can be told of a value but its text: types and names, of texts that they are some."""
+    if isinstance(value, dict):
+        return {name: shape(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value]
+    return type(value).__name__
+
+
+def test_hidden_cards_look_like_any_other(web: Web):
+    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
+    web.publish(60)
+    web.publish(30, prefix="g", offer=False, gold="a")
+    ann = web.client("annotator")
+    seen = judge(ann, 60)
+    kinds = [web.store.assignments.get(lease["cards"][0]["assignment_id"]).kind.value for lease, _ in seen]
+    assert {"normal", "repeat", "gold"} == set(kinds)
+    shapes = {
+        kind: {
+            json.dumps([shape(lease), shape(receipt)], sort_keys=True) for k, (lease, receipt) in zip(kinds, seen, strict=True) if k == kind
+        }
+        for kind in kinds
+    }
+    assert shapes["normal"] == shapes["repeat"] == shapes["gold"]
+    lengths = {len(lease["cards"][0]["assignment_id"]) for lease, _ in seen}
+    assert lengths == {20}
+    # Neither do one's own votes tell afterwards, nor the statistics of the day.
+    own = ann.get("/me/votes", params={"limit": 200}).json()["items"]
+    assert len({json.dumps(shape(item), sort_keys=True) for item in own}) == 1
+    assert not {"kind", "gold", "pass_no", "comparison_id", "slot_no", "is_swapped"} & set(own[0])
+    figures = ann.get("/me/statistics").json()
+    assert (figures["votes_today"], figures["repeats"]["n"], figures["gold"]["n"]) == (60, 0, 0)
+
+
+@on_sqlite
+def test_what_is_left_does_not_count_down_with_normal_cards_alone(web: Web):
+    """An exact number would stand still on hidden cards."""
+    web.publish(37)
+    ann = web.client("annotator")
+    told = [lease["remaining"] for lease, _ in judge(ann, 40)]
+    assert all(n % 10 == 0 for n in told)
+    assert told == sorted(told, reverse=True)
+
+
+@on_sqlite
+def test_the_seed_that_places_hidden_cards_is_random_and_told_to_no_annotator(web: Web):
+    ann, curator = web.client("annotator"), web.client("curator")
+    seed = curator.get("/rules").json()["rules"]["seed"]
+    assert seed > 0
+    assert ann.get("/rules").json()["rules"]["seed"] is None
+    assert str(seed) not in ann.get("/rules").text + ann.post("/assignments:lease").text
+    etag = curator.get("/rules").headers["ETag"]
+    kept = curator.put("/rules", json={"overlap": 2}, headers={"If-Match": etag})
+    assert kept.json()["rules"]["seed"] == seed  # an edit that does not name it leaves it
+
+
+def test_no_annotator_reads_the_name_of_a_model(web: Web):
+    web.publish(5)
+    web.store.guidelines.add("Be fair.", after=0, actor="test")
+    ann = web.client("annotator")
+    judge(ann, 5)
+    correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
+    said = [ann.post("/feedback", json=correction).text, ann.post("/assignments:lease").text]
+    for path, methods in web.anonymous().get("/openapi.json").json()["paths"].items():
+        if "get" in methods and "{" not in path and not path.endswith("/events"):
+            said.append(ann.get(web.url + path).text)
+    said += [
+        ann.get("/comparisons/c0001").text,
+        ann.post("/votes", json={"assignment_id": "x", "choice": "a"}, headers={"Idempotency-Key": "k"}).text,
+    ]
+    for text in said:
+        for model in MODELS:
+            assert model not in text
+            assert model.partition("@")[0] not in text
+
+
+@on_sqlite
+def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both(web: Web):
+    web.publish(1, gold="b")
+    curator = web.client("curator").get("/comparisons/c0000").json()
+    assert (curator["model_version_a"], curator["model_version_b"], curator["gold"]) == (None, None, None)
+    engineer = web.client("engineer").get("/comparisons").json()["items"][0]
+    assert (engineer["model_version_a"], engineer["model_version_b"], engineer["gold"]) == (*MODELS, "b")
+
+
+@on_sqlite
+def test_a_completion_that_names_its_maker_is_flagged(web: Web):
+    web.publish(1, prefix="n", completion_a="As ChatGPT, I cannot say.")
+    web.publish(1, prefix="m", completion_b="Served by acme-chat-7b with love")
+    web.publish(1, prefix="o", completion_a="OpenAI and Google compete.")
+    ann = web.client("annotator")
+    judge(ann, 3)
+    flags = {item["comparison_id"]: item["flags"] for item in web.client("auditor").get("/votes").json()["items"]}
+    assert flags == {"n0000": ["identity"], "m0000": ["identity"], "o0000": []}
+    named = {item["comparison_id"]: item["names_maker"] for item in web.client("engineer").get("/comparisons").json()["items"]}
+    assert named == {"n0000": True, "m0000": True, "o0000": False}
+
+
+def test_others_votes_are_not_read_by_annotators(web: Web):
+    web.publish(3, overlap=2)
+    one, other = web.client("annotator"), web.client("annotator")
+    judge(one, 3)
+    for path in ("/votes", "/consensus", "/comparisons", "/progress", "/users", "/feedback", "/audit", "/metrics"):
+        assert other.get(path).status_code == 403, path
+    assert other.get("/me/votes").json()["items"] == []
+
+
+@on_sqlite
+def test_nobody_judges_their_own_correction(web: Web):
+    ann, bob = web.client("annotator"), web.client("annotator")
+    sent = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
+    made = ann.post("/feedback", json=sent).json()
+    web.store.assignments.offer([made["comparison_id"]], overlap=1)
+    assert ann.post("/assignments:lease").json()["cards"] == []
+    assert len(bob.post("/assignments:lease").json()["cards"]) == 1

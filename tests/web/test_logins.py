@@ -1,0 +1,265 @@
+"""Logging in, staying in, being put out: passwords, sessions, tokens, one-time links."""
+
+import logging
+import re
+import time
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.web import first_admin
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+PASSWORD = "correct horse battery"
+
+
+def with_password(web: Web, *roles: str) -> str:
+    user = web.add(*roles)
+    web.store.users.set_password(user.user_id, web.auth_hash(PASSWORD), actor="test")
+    return user.email
+
+
+def log_in(client: httpx.Client, email: str, password: str = PASSWORD) -> httpx.Response:
+    return client.post("/auth/login", json={"email": email, "password": password})
+
+
+def test_a_person_logs_in_and_out(web: Web):
+    email = with_password(web, "annotator")
+    browser = web.anonymous()
+    browser.headers["Origin"] = web.url
+    answer = log_in(browser, f" {email.upper()} ")
+    assert answer.status_code == 204
+    cookie = answer.headers["set-cookie"]
+    assert all(word in cookie for word in ("rlhf_session=", "HttpOnly", "SameSite=lax", "Path=/"))
+    assert browser.get("/me").json()["email"] == email
+    stolen = dict(browser.cookies)
+    assert browser.post("/auth/logout").status_code == 204
+    assert browser.get("/me").status_code == 401
+    assert httpx.get(f"{web.url}/api/v1/me", cookies=stolen).status_code == 401  # ended on the server too
+
+
+@on_sqlite
+def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings, open_store):
+    from rlhf_pipeline.web import Server, create_app
+
+    store = open_store("demo")
+    secure = settings.model_copy(update={"web_url": "https://vote.example.org"})
+    user = web.add("annotator")
+    secret, _ = store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+    with Server(create_app(secure, store)) as server:
+        answer = httpx.post(f"{server.url}/api/v1/auth/redeem", json={"token": secret}, headers={"Host": "vote.example.org"})
+    assert answer.status_code == 204
+    assert answer.headers["set-cookie"].startswith("__Host-rlhf_session=")
+    assert "Secure" in answer.headers["set-cookie"]
+    assert "strict-transport-security" in answer.headers
+
+
+def test_ten_wrong_passwords_and_then_one_waits(web: Web):
+    email = with_password(web, "annotator")
+    client = web.anonymous()
+    answers = [log_in(client, email, "wrong") for _ in range(12)]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 31
+    assert log_in(client, email).status_code == 429  # the right one waits too
+    web.clock.shift = timedelta(seconds=35)
+    assert log_in(client, email).status_code == 204
+
+
+@on_sqlite
+def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
+    client = web.anonymous()
+    answers = [log_in(client, f"somebody{i}@example.org") for i in range(11)]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429]
+    assert log_in(client, with_password(web, "annotator")).status_code == 429
+
+
+@on_sqlite
+def test_an_unknown_user_takes_as_long_as_a_wrong_password(web: Web):
+    known = with_password(web, "annotator")
+    client = web.anonymous()
+
+    def seconds(email: str) -> float:
+        taken = []
+        for _ in range(4):
+            start = time.perf_counter()
+            assert log_in(client, email, "wrong").status_code == 401
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    wrong, unknown = seconds(known), seconds("nobody@example.org")
+    assert unknown > wrong / 3  # a look-up alone is a hundredth of a hash
+    assert log_in(client, known, "wrong").json() == log_in(client, "nobody@example.org", "wrong").json()
+
+
+@on_sqlite
+def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
+    client = web.anonymous()
+    assert log_in(client, web.add("annotator").email, "").status_code == 401
+    email = with_password(web, "annotator")
+    web.store.users.disable(web.store.users.with_email(email).user_id, actor="test")
+    assert log_in(client, email).status_code == 401
+
+
+def test_a_login_link_opens_once(web: Web):
+    user = web.add("annotator")
+    link = web.client("admin").post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    assert link.startswith("http://127.0.0.1:8080/login?token=rlhf_")
+    token = link.partition("token=")[2]
+    first, second = (web.anonymous().post("/auth/redeem", json={"token": token}) for _ in range(2))
+    assert (first.status_code, second.status_code) == (204, 401)
+    assert web.anonymous().post("/auth/redeem", json={"token": "rlhf_guessed"}).status_code == 401
+
+
+@on_sqlite
+def test_a_login_link_ends_after_a_day(web: Web):
+    user = web.add("annotator")
+    link = web.client("admin").post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    web.clock.shift = timedelta(hours=25)
+    assert web.anonymous().post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 401
+
+
+@on_sqlite
+def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web, settings):
+    link = first_admin(web.store, settings)
+    assert first_admin(web.store, settings) is None
+    browser = web.anonymous()
+    assert browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    assert browser.get("/me").json()["roles"] == ["admin"]
+
+
+@on_sqlite
+def test_the_last_admin_stays(web: Web):
+    admin = web.client("admin")
+    for change in ({"disabled": True}, {"roles": ["annotator"]}):
+        answer = admin.patch(f"/users/{admin.user.user_id}", json=change)
+        assert answer.status_code == 422
+        assert "last admin" in answer.json()["detail"]
+    with pytest.raises(ConfigurationError, match="last admin"):
+        web.store.users.set_roles(admin.user.user_id, [Role.ANNOTATOR], actor="test")
+
+
+def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
+    ann = web.browser(web.add("annotator"))
+    made = ann.post("/me/tokens", json={"name": "script", "days": 7}).json()
+    script = httpx.Client(base_url=f"{web.url}/api/v1", headers={"Authorization": f"Bearer {made['secret']}"})
+    assert script.get("/me").status_code == 200
+    assert [token["name"] for token in ann.get("/me/tokens").json()["items"]] == ["script"]
+    assert ann.delete(f"/me/tokens/{made['token_id']}").status_code == 204
+    assert script.get("/me").status_code == 401  # the process that revoked it knows at once
+    made = ann.post("/me/tokens", json={"name": "script"}).json()
+    script.headers["Authorization"] = f"Bearer {made['secret']}"
+    assert script.get("/me").status_code == 200
+    web.store.tokens.revoke(made["token_id"], actor="another process")
+    start = time.monotonic()
+    while script.get("/me").status_code == 200:
+        assert time.monotonic() - start < 1
+    assert ann.delete(f"/me/tokens/{made['token_id'][:8]}").status_code == 404
+
+
+@on_sqlite
+def test_nobody_revokes_another_persons_token(web: Web):
+    one, other = web.client("annotator"), web.client("annotator")
+    token_id = one.get("/me/tokens").json()["items"][0]["token_id"]
+    assert other.delete(f"/me/tokens/{token_id}").status_code == 404
+    assert one.get("/me").status_code == 200
+
+
+def test_a_token_carries_its_scopes_and_no_more(web: Web):
+    reader = web.client("curator", scopes=["votes.read", "tokens.own", "audit.read"])
+    assert reader.get("/votes").status_code == 200
+    assert reader.post("/assignments:lease", json={}).status_code == 403
+    assert reader.get("/audit").status_code == 403  # a scope brings nothing that its owner has not
+    assert reader.post("/me/tokens", json={"name": "wider", "scopes": ["votes.cast"]}).status_code == 403
+    narrower = reader.post("/me/tokens", json={"name": "same"}).json()
+    assert set(narrower["scopes"]) == {"votes.read", "tokens.own"}
+
+
+@on_sqlite
+def test_a_token_that_expired_is_no_token(web: Web):
+    ann = web.client("annotator", lasts=60)
+    assert ann.get("/me").status_code == 200
+    web.clock.shift = timedelta(minutes=2)
+    time.sleep(0.6)
+    answer = ann.get("/me")
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@on_sqlite
+@pytest.mark.parametrize("header", ["Bearer rlhf_nope", "Bearer", "Basic YTpi", "rlhf_x", "Bearer \xff"])
+def test_rubbish_is_no_token(web: Web, header: str):
+    answer = web.anonymous().get("/me", headers={"Authorization": header.encode("latin-1")})
+    assert answer.status_code == 401
+
+
+@on_sqlite
+def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
+    user = web.add("annotator")
+    for kind in ("session", "login"):
+        secret, _ = web.store.tokens.issue(user.user_id, kind=kind, lifetime=timedelta(hours=1), actor="test")
+        assert web.anonymous().get("/me", headers={"Authorization": f"Bearer {secret}"}).status_code == 401
+
+
+@on_sqlite
+def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
+    user = web.add("annotator")
+    secret, _ = web.store.tokens.issue(user.user_id, kind="session", lifetime=timedelta(hours=1), actor="test")
+    for cookie in (secret, f"{secret}.x", "a.b.c", "", '"x"'):
+        assert web.anonymous().get("/me", headers={"Cookie": f"rlhf_session={cookie}"}).status_code == 401, cookie
+
+
+def test_roles_change_from_the_next_request_on(web: Web):
+    ann, admin = web.client("annotator"), web.client("admin")
+    assert ann.get("/votes").status_code == 403
+    assert admin.patch(f"/users/{ann.user.user_id}", json={"roles": ["curator"]}).json()["roles"] == ["curator"]
+    assert ann.get("/votes").status_code == 200
+    assert admin.patch(f"/users/{ann.user.user_id}", json={"disabled": True}).status_code == 200
+    assert ann.get("/votes").status_code == 401
+
+
+@on_sqlite
+def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
+    user = web.add("annotator")
+    browser, other = web.browser(user), web.browser(user)
+    assert browser.post("/me/password", json={"new_password": "short"}).status_code == 422
+    assert browser.post("/me/password", json={"new_password": PASSWORD}).status_code == 204
+    assert browser.get("/me").status_code == 200  # this session goes on
+    assert other.get("/me").status_code == 401  # the others ended
+    assert browser.post("/me/password", json={"new_password": "something else"}).status_code == 403
+    assert browser.post("/me/password", json={"old_password": "wrong", "new_password": "something else"}).status_code == 403
+    assert browser.post("/me/password", json={"old_password": PASSWORD, "new_password": "something else"}).status_code == 204
+    assert log_in(web.anonymous(), user.email, "something else").status_code == 204
+    assert web.client(user=user).post("/me/password", json={"new_password": PASSWORD}).status_code == 403
+
+
+@on_sqlite
+def test_no_secret_stands_in_the_database_or_the_log(web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]):
+    caplog.set_level(logging.DEBUG)
+    email = with_password(web, "annotator")
+    admin = web.client("admin")
+    secrets = [admin.headers["Authorization"].partition(" ")[2]]
+    secrets.append(admin.post("/users", json={"email": "new@example.org"}).json()["login_link"].partition("token=")[2])
+    browser = web.anonymous()
+    browser.headers["Origin"] = web.url
+    assert log_in(browser, email).status_code == 204
+    secrets.append(browser.post("/me/tokens", json={"name": "x"}).json()["secret"])
+    web.anonymous().get(f"{web.url}/login", params={"token": secrets[1]})
+    secrets += [PASSWORD, browser.cookies["rlhf_session"]]
+    said = "".join(record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))) + "".join(
+        capfd.readouterr()
+    )
+    stored = b"".join(path.read_bytes() for path in web.settings.home.rglob("*") if path.is_file())
+    for secret in secrets:
+        assert secret not in said
+        assert secret.encode() not in stored
+    assert re.search(rb"[0-9a-f]{64}", stored)
+
+
+@on_sqlite
+def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
+    path = web.settings.home / "web_secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_text()) >= 43

@@ -1,0 +1,186 @@
+"""Who may do what: every route declares it, and every role is let in exactly where its permissions say."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, public, refuse_undeclared
+from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+ROOT = Path(__file__).parents[2]
+# Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not meets 403.
+PATHS = {"version": "999", "feedback_id": "999"}
+
+
+def operations(web: Web) -> list[tuple[str, str, dict]]:
+    document = httpx.get(f"{web.url}/api/v1/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    return [(method, path, operation) for path, methods in document["paths"].items() for method, operation in methods.items()]
+
+
+def ask(client: httpx.Client, method: str, path: str) -> int:
+    for name in ("version", "feedback_id", "assignment_id", "comparison_id", "token_id", "user_id"):
+        path = path.replace(f"{{{name}}}", PATHS.get(name, "none"))
+    assert "{" not in path, f"say what stands for the parameter of {path}"
+    with client.stream(
+        method.upper(), f"{client.base_url.scheme}://{client.base_url.netloc.decode()}{path}", json={"nothing": 1}
+    ) as answer:
+        return answer.status_code
+
+
+@on_sqlite
+def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web):
+    asked = 0
+    clients: dict[str, httpx.Client] = {role.value: web.client(role) for role in Role} | {"nobody": web.client()}
+    clients |= {f"token for {permission}": web.client("admin", scopes=[permission.value]) for permission in Permission}
+    clients["anonymous"] = web.anonymous()
+    allowed = {role.value: ROLE_PERMISSIONS[role] for role in Role} | {f"token for {p}": {p} for p in Permission}
+    for method, path, operation in operations(web):
+        if path.endswith(("/auth/logout", "/me/password")):  # end what the test needs; their own tests are in test_logins
+            continue
+        for name, client in clients.items():
+            status = ask(client, method, path)
+            if "x-public" in operation:
+                assert status not in (403,), (name, method, path, status)
+                continue
+            wanted = operation["x-permission"]
+            is_let_in = name != "anonymous" and (wanted is None or wanted in allowed.get(name, ()))
+            if name == "anonymous":
+                assert status == 401, (name, method, path, status)
+            elif is_let_in:
+                assert status < 500, (name, method, path, status)
+                assert status not in (401, 403), (name, method, path, status)
+            else:
+                assert status == 403, (name, method, path, status)
+            asked += 1
+    assert asked > 700
+
+
+@on_sqlite
+def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
+    app = create_app(web.settings, web.store)
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and not route.path.startswith("/api/")]
+    assert len(routes) > 15
+    with Server(app) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        browsers = {role.value: pages.browser(pages.add(role)) for role in Role} | {"anonymous": pages.anonymous()}
+        for route in routes:
+            guard = guard_of(route)
+            path = re.sub(r"\{\w+(:\w+)?\}", "999", route.path)
+            if isinstance(guard, Public) or path in ("/logout", "/me/password"):
+                continue
+            for name, browser in browsers.items():
+                for method in sorted(route.methods - {"HEAD"}):
+                    data = {"data": {}} if method == "POST" else {}
+                    with browser.stream(method, f"{server.url}{path}", **data) as answer:
+                        status, place = answer.status_code, answer.headers.get("location", "")
+                    told = (name, method, path, status, place)
+                    if name == "anonymous":
+                        assert status == 401 or (status == 303 and place.startswith("/login")), told
+                    elif guard.permission is None or guard.permission in ROLE_PERMISSIONS[Role(name)]:
+                        assert status < 500, told
+                        assert status not in (401, 403), told
+                        assert not place.startswith("/login"), told
+                    else:
+                        assert status == 403, told
+
+
+@on_sqlite
+def test_every_permission_is_asked_for_somewhere(web: Web):
+    asked = {operation.get("x-permission") for _, _, operation in operations(web)}
+    assert {permission.value for permission in Permission} <= asked
+
+
+@on_sqlite
+def test_the_document_says_what_every_operation_needs(web: Web):
+    for method, path, operation in operations(web):
+        assert "x-public" in operation or "x-permission" in operation, (method, path)
+        assert operation["security"] or "x-public" in operation
+        assert "422" in operation["responses"]
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert "application/problem+json" in answer["content"], (method, path, status)
+
+
+@on_sqlite
+def test_pages_and_api_declare_every_route(settings, open_store):
+    app = create_app(settings, open_store("demo"))  # refuses to start where one does not
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 30
+    assert all(isinstance(guard_of(route), Needs | Public) for route in routes)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_app_with_an_undeclared_route_does_not_start(declared: bool):
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.get("/open", dependencies=[Depends(public("a test"))])(lambda: None)
+    app.get("/closed", dependencies=[Depends(needs(Permission.AUDIT_READ))])(lambda: None)
+    if declared:
+        refuse_undeclared(app)
+        return
+    app.get("/forgotten")(lambda: None)
+    with pytest.raises(ConfigurationError, match=r"GET /forgotten.*needs\(Permission"):
+        refuse_undeclared(app)
+
+
+def test_a_plain_starlette_route_is_undeclared_too():
+    app = FastAPI()  # brings its own documentation routes
+    with pytest.raises(ConfigurationError, match="/docs"):
+        refuse_undeclared(app)
+
+
+def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_store):
+    """Two projects in one database, one admin in each."""
+    theirs_store = open_store("other")
+    theirs_settings = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
+    with Server(create_app(theirs_settings, theirs_store, has_pages=False)) as server:
+        theirs = Web(theirs_store, theirs_settings, server.url, web.clock)
+        theirs.publish(3, prefix="t")
+        admin = theirs.client("admin")
+        cards = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
+        vote = admin.post(
+            "/votes", json={"assignment_id": cards[0]["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "k"}
+        ).json()
+        feedback = admin.post("/feedback", json={"kind": "detailed", "text": "x", "completion": "y"}).json()
+        admin.post("/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'})
+        token_id = admin.get("/me/tokens").json()["items"][0]["token_id"]
+        kept = theirs_store.votes.get(vote["vote_id"])
+
+        ours = web.client("admin")
+        gets = (
+            f"/comparisons/{kept.comparison_id}", f"/users/{admin.user.user_id}", f"/feedback/{feedback['feedback_id']}", "/guidelines/1",
+        )  # fmt: skip
+        assert [admin.get(path).status_code for path in gets] == [200] * 4
+        assert [ours.get(path).status_code for path in gets] == [404] * 4
+        assert ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"}).status_code == 404
+        assert ours.post(f"/users/{admin.user.user_id}:login-link").status_code == 404
+        assert ours.delete(f"/me/tokens/{token_id}").status_code == 404
+        assert ours.post(f"/assignments/{cards[1]['assignment_id']}:release").status_code == 404
+        body = {"choice": "a"}
+        for foreign in ({"assignment_id": cards[1]["assignment_id"]}, {"comparison_id": kept.comparison_id}):
+            assert ours.post("/votes", json={**body, **foreign}, headers={"Idempotency-Key": "f"}).status_code == 404
+        assert ours.post("/comparisons:offer", json={"ids": [kept.comparison_id]}).status_code == 404
+        for path in ("/votes", "/comparisons", "/feedback", "/users", "/guidelines", "/consensus"):
+            assert kept.comparison_id not in ours.get(path).text
+            assert admin.user.user_id not in ours.get(path).text
+        assert ours.headers["Authorization"] not in admin.headers["Authorization"]
+        stranger = httpx.get(f"{web.url}/api/v1/me", headers={"Authorization": admin.headers["Authorization"]})
+        assert stranger.status_code == 401
+        assert theirs_store.users.get(admin.user.user_id).name == admin.user.name
+
+
+def test_the_document_of_roles_says_what_the_code_does():
+    rows = re.findall(r"^\| (\w+) \| (.*) \|$", (ROOT / "docs" / "api.md").read_text().partition("## Roles")[2], re.MULTILINE)
+    told = {role: set(re.findall(r"`([\w.]+)`", said)) for role, said in rows[1:]}
+    told["curator"] |= told["annotator"]
+    told["admin"] = {permission.value for permission in Permission}
+    assert told == {role.value: {permission.value for permission in allowed} for role, allowed in ROLE_PERMISSIONS.items()}

@@ -1,0 +1,99 @@
+"""What is kept in memory between requests: how much, how long, and read by whom."""
+
+import threading
+import time
+
+from rlhf_pipeline.web.recent import OLD_S, Current, Recent
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_the_one_that_was_not_used_for_longest_goes_first():
+    kept = Recent[str, int](2)
+    for i, name in enumerate("abc"):
+        kept.put(name, i)
+        kept.get("a")
+    assert (kept.get("a"), kept.get("b"), kept.get("c")) == (0, None, 2)
+    kept.forget("a")
+    assert kept.get("a") is None
+    kept.clear()
+    assert kept.get("c") is None
+
+
+def test_an_entry_lasts_its_time_from_when_it_was_put():
+    clock = Hand()
+    kept = Recent[str, int](10, seconds=5, monotonic=clock)
+    kept.put("a", 1)
+    clock.at = 4
+    assert kept.get("a") == 1
+    clock.at = 5.1
+    assert kept.get("a") is None
+
+
+def test_a_value_that_is_read_quickly_is_never_old():
+    clock, reads = Hand(), []
+    current = Current(lambda: reads.append(clock.at) or clock.at, 1.0, clock)
+    assert current() == 0
+    clock.at = 0.9
+    assert current() == 0
+    clock.at = 500
+    assert current() == 500
+    current.forget()
+    clock.at = 500.1
+    assert current() == 500.1
+    assert reads == [0, 500, 500.1]
+
+
+def test_a_value_that_takes_long_is_read_behind_the_back_of_whoever_asks_but_none_is_a_minute_old():
+    clock, gate = Hand(), threading.Event()
+    gate.set()
+    n = 0
+
+    def slowly() -> int:
+        nonlocal n
+        gate.wait(10)
+        clock.at += 1  # it takes a second
+        n += 1
+        return n
+
+    current = Current(slowly, 1.0, clock)
+    assert current() == 1
+    gate.clear()
+    clock.at += 5
+    start = time.monotonic()
+    assert [current() for _ in range(20)] == [1] * 20  # nobody waits, and one thread reads
+    assert time.monotonic() - start < 1
+    gate.set()
+    while n < 2:
+        assert time.monotonic() - start < 5
+        time.sleep(0.01)
+    while current() == 1:
+        assert time.monotonic() - start < 5
+    clock.at += OLD_S + 10
+    before = n
+    assert current() == before + 1
+
+
+def test_many_who_ask_at_once_read_once():
+    n = 0
+
+    def slowly() -> int:
+        nonlocal n
+        time.sleep(0.1)
+        n += 1
+        return n
+
+    current = Current(slowly, 60.0)
+    threads = [threading.Thread(target=current) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert n == 1

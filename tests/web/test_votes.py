@@ -1,0 +1,376 @@
+"""Casting votes over HTTP: sides, keys, leases, undo, batches; what is answered and what is kept."""
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from rlhf_pipeline.records import AnnotatorKind, Choice
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+
+def lease(client: httpx.Client, n: int = 5) -> list[dict]:
+    answer = client.post("/assignments:lease", json={"n": n})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["cards"]
+
+
+def vote(client: httpx.Client, assignment_id: str | None, choice: str = "a", *, key: str | None = None, **more) -> httpx.Response:
+    body = {"assignment_id": assignment_id, "choice": choice, **more}
+    return client.post("/votes", json=body, headers={"Idempotency-Key": key or str(uuid.uuid4())})
+
+
+def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web):
+    web.publish(12)
+    ann = web.client("annotator")
+    swaps = set()
+    for card in lease(ann, 12):
+        answer = vote(
+            ann, card["assignment_id"], "a", strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4.5,
+            dimensions={"correct": "b", "style": "tie"}, highlights=[{"side": "a", "start": 0, "end": 4, "sign": "+"}], flags=["pii"],
+        )  # fmt: skip
+        assert answer.status_code == 201, answer.text
+        kept = web.store.votes.get(answer.json()["vote_id"])
+        shown_left = card["left"]
+        comparison = web.store.comparisons.texts([kept.comparison_id])[kept.comparison_id]
+        left = "b" if kept.is_swapped else "a"
+        assert shown_left == getattr(comparison, f"completion_{left}")
+        assert (kept.choice, kept.details.highlights[0].side) == (left, left)
+        assert kept.details.dimensions == {"correct": "a" if kept.is_swapped else "b", "style": "tie"}
+        assert (kept.strength, kept.reason, kept.stated_confidence, kept.duration_s) == (3, "warmer — ü", 0.8, 4.5)
+        assert (kept.origin, kept.annotator_kind, kept.annotator_id) == ("api", AnnotatorKind.HUMAN, ann.user.user_id)
+        assert answer.json()["choice"] == "a"
+        swaps.add(kept.is_swapped)
+    assert swaps == {True, False}
+    assert web.store.audit.verify() > 12
+
+
+def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: vote(ann, card["assignment_id"], key="k"), range(50)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.text for answer in answers}) == 1
+    assert web.store.votes.count() == 1
+
+
+def test_many_keys_on_one_card_are_one_vote_and_refusals(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda i: vote(ann, card["assignment_id"], key=f"k{i}"), range(50)))
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 49
+    refused = next(answer for answer in answers if answer.status_code == 409)
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.json()["type"].endswith("already_voted")
+    assert web.store.votes.count() == 1
+
+
+def test_another_body_under_a_known_key_is_refused(web: Web):
+    web.publish(2)
+    ann = web.client("annotator")
+    one, two = lease(ann)
+    assert vote(ann, one["assignment_id"], key="k").status_code == 201
+    for body in ({"assignment_id": one["assignment_id"], "choice": "b"}, {"assignment_id": two["assignment_id"], "choice": "a"}):
+        answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["type"].endswith("idempotency_conflict")
+
+
+def test_two_people_may_use_the_same_key(web: Web):
+    web.publish(1, overlap=2)
+    for ann in (web.client("annotator"), web.client("annotator")):
+        (card,) = lease(ann)
+        assert vote(ann, card["assignment_id"], key="1").status_code == 201
+    assert web.store.votes.count() == 2
+
+
+@on_sqlite
+def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_on(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    first = vote(ann, card["assignment_id"], key="k")
+    web.store.guidelines.add("Be fair.", after=0, actor="test")
+    web.rule(requires_reason=True)
+    web.clock.shift = timedelta(hours=1)
+    time.sleep(0.6)  # rules are kept at hand for half a second
+    again = vote(ann, card["assignment_id"], key="k")
+    assert (again.status_code, again.json()["vote_id"], again.json()["voted_at"]) == (
+        201, first.json()["vote_id"], first.json()["voted_at"],
+    )  # fmt: skip
+    assert web.store.votes.count() == 1
+
+
+def test_somebody_elses_card_is_not_found(web: Web):
+    web.publish(1, overlap=2)
+    (card,) = lease(web.client("annotator"))
+    other = web.client("annotator")
+    answers = [vote(other, card["assignment_id"]), other.post(f"/assignments/{card['assignment_id']}:release"), vote(other, "nope")]
+    assert [answer.status_code for answer in answers] == [404, 404, 404]
+
+
+def test_a_vote_after_the_lease_is_kept(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    web.clock.shift = timedelta(minutes=30)
+    answer = vote(ann, card["assignment_id"])
+    assert (answer.status_code, answer.json()["extra"]) == (201, False)
+    assert web.store.assignments.work_left().n_done == 1
+
+
+def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: Web):
+    web.publish(1)
+    late, other = web.client("annotator"), web.client("annotator")
+    (card,) = lease(late)
+    web.clock.shift = timedelta(minutes=30)
+    (again,) = lease(other)
+    answer = vote(late, card["assignment_id"])
+    assert (answer.status_code, answer.json()["extra"]) == (201, True)
+    in_time = vote(other, again["assignment_id"])
+    assert (in_time.status_code, in_time.json()["extra"]) == (201, False)
+    left = web.store.assignments.work_left()
+    assert (left.n_slots, left.n_done, web.store.votes.count()) == (1, 1, 2)
+
+
+def test_a_vote_is_taken_back_and_cast_anew(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    first = vote(ann, card["assignment_id"], "a", strength=4).json()
+    undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"])
+    assert undone.status_code == 201
+    assert web.store.assignments.work_left().n_done == 0
+    assert [c["assignment_id"] for c in lease(ann)] == [card["assignment_id"]]  # still on the table
+    anew = vote(ann, card["assignment_id"], "b", strength=1, supersedes=undone.json()["vote_id"])
+    assert anew.status_code == 201
+    assert web.store.votes.count() == 3
+    counting = web.store.votes.page()
+    counting = counting[counting["is_counting"]]
+    kept = web.store.votes.get(anew.json()["vote_id"])
+    assert list(counting["vote_id"]) == [kept.vote_id]
+    assert kept.choice == (Choice.A if kept.is_swapped else Choice.B)
+    assert web.store.assignments.work_left().n_done == 1
+
+
+def test_a_vote_stands_after_the_time_to_undo(web: Web):
+    web.publish(1)
+    web.rule(undo_seconds=10)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    first = vote(ann, card["assignment_id"]).json()
+    web.clock.shift = timedelta(seconds=16)
+    late = vote(ann, card["assignment_id"], "b", supersedes=first["vote_id"])
+    assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
+    # Both waited in an outbox: the keys were pressed three seconds apart.
+    pressed = web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)
+    assert vote(ann, card["assignment_id"], "b", supersedes=first["vote_id"], voted_at=pressed.isoformat()).status_code == 201
+
+
+@on_sqlite
+def test_an_undo_whose_answer_was_lost_is_answered_again(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    first = vote(ann, card["assignment_id"]).json()
+    body = {"supersedes": first["vote_id"], "flags": ["undone"]}
+    undone = vote(ann, card["assignment_id"], "skip", key="u", **body)
+    web.clock.shift = timedelta(hours=1)
+    again = vote(ann, card["assignment_id"], "skip", key="u", **body)
+    assert (again.status_code, again.json()["vote_id"]) == (201, undone.json()["vote_id"])
+
+
+@on_sqlite
+def test_nobody_undoes_another_persons_vote(web: Web):
+    web.publish(1, overlap=2)
+    one, other = web.client("annotator"), web.client("annotator")
+    first = vote(one, lease(one)[0]["assignment_id"]).json()
+    assert vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code == 404
+
+
+def test_a_skip_leaves_the_comparison_to_others(web: Web):
+    web.publish(1)
+    one, other = web.client("annotator"), web.client("annotator")
+    (card,) = lease(one)
+    assert lease(other) == []
+    assert vote(one, card["assignment_id"], "skip").status_code == 201
+    assert lease(one) == []
+    assert len(lease(other)) == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"choice": "c"}, "body.choice"),
+        ({"strength": 5}, "body.strength"),
+        ({"stated_confidence": 1.5}, "body.stated_confidence"),
+        ({"duration_s": -1}, "body.duration_s"),
+        ({"reason": "a\x00b"}, "body.reason"),
+        ({"reason": "x" * 20_001}, "body.reason"),
+        ({"dimensions": {"beauty": "a"}}, "body.dimensions.beauty"),
+        ({"highlights": [{"side": "a", "start": 0, "end": 10_000, "sign": "+"}]}, "body.highlights.0.end"),
+        ({"highlights": [{"side": "a", "start": 3, "end": 3, "sign": "+"}]}, "body.highlights.0"),
+        ({"flags": ["undone"]}, "body.flags"),
+        ({"voted_at": "2026-01-02T12:00:00"}, "body.voted_at"),
+        ({"voted_at": "1999-01-02T12:00:00Z"}, "body.voted_at"),
+        ({"colour": "red"}, "body.colour"),
+        ({"assignment_id": None}, "body.assignment_id"),
+    ],
+)
+def test_what_is_wrong_with_a_vote_is_named(web: Web, wrong: dict, path: str):
+    web.publish(1)
+    ann = web.client("annotator")
+    body = {"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a", **wrong}
+    answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 422, answer.text
+    assert path in [error["path"] for error in answer.json()["errors"]]
+    assert web.store.votes.count() == 0
+
+
+@on_sqlite
+def test_strength_with_a_tie_is_refused_with_the_rule(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    answer = vote(ann, lease(ann)[0]["assignment_id"], "tie", strength=2)
+    assert answer.status_code == 422
+    assert "only" in answer.json()["detail"]
+
+
+@on_sqlite
+def test_a_vote_without_a_key_is_refused(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    answer = ann.post("/votes", json={"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["path"] == "header.Idempotency-Key"
+
+
+@on_sqlite
+def test_a_project_may_ask_for_reasons(web: Web):
+    web.rule(requires_reason=True)
+    web.publish(3)
+    ann = web.client("annotator")
+    one, two, _ = lease(ann)
+    assert vote(ann, one["assignment_id"]).status_code == 422
+    assert vote(ann, one["assignment_id"], reason="  ").status_code == 422
+    assert vote(ann, one["assignment_id"], reason="truer").status_code == 201
+    assert vote(ann, two["assignment_id"], "skip").status_code == 201
+
+
+def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    body = {"voted_at": "2100-01-01T00:00:00Z"}
+    first = vote(ann, card["assignment_id"], key="k", **body)
+    assert first.status_code == 201
+    assert first.json()["voted_at"] <= first.json()["received_at"]
+    assert vote(ann, card["assignment_id"], key="k", **body).text == first.text
+
+
+def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
+    (c,) = web.publish(1, offer=False)
+    body = {"comparison_id": c, "choice": "b", "strength": 2}
+    assert web.client("annotator").post("/votes", json=body, headers={"Idempotency-Key": "k"}).status_code == 403
+    answer = web.client("curator").post("/votes", json=body, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["comparison_id"]) == (201, c)
+    kept = web.store.votes.get(answer.json()["vote_id"])
+    assert (kept.choice, kept.is_swapped) == (Choice.B, None)
+    missing = web.client("curator").post("/votes", json={**body, "comparison_id": "nope"}, headers={"Idempotency-Key": "k"})
+    assert missing.status_code == 404
+
+
+def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
+    web.publish(1)
+    robot = web.client(user=web.add("annotator", kind="service"))
+    answer = vote(robot, lease(robot)[0]["assignment_id"])
+    assert web.store.votes.get(answer.json()["vote_id"]).annotator_kind == AnnotatorKind.MACHINE
+
+
+def test_a_batch_is_answered_for_vote_by_vote(web: Web):
+    web.publish(3)
+    ann = web.client("annotator")
+    one, two, three = (card["assignment_id"] for card in lease(ann))
+    batch = [
+        {"idempotency_key": "1", "assignment_id": one, "choice": "a"},
+        {"idempotency_key": "2", "assignment_id": "nope", "choice": "a"},
+        {"idempotency_key": "3", "assignment_id": two, "choice": "purple"},
+        {"idempotency_key": "4", "assignment_id": two, "choice": "tie", "strength": 3},
+        {"idempotency_key": "5", "assignment_id": three, "choice": "b"},
+        {"idempotency_key": "6", "assignment_id": three, "choice": "a"},
+        "no vote at all",
+    ]
+    answer = ann.post("/votes:batch", json={"votes": batch})
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert [result["status"] for result in results] == [201, 404, 422, 422, 201, 409, 422]
+    assert results[2]["problem"]["errors"][0]["path"] == "body.votes.2.choice"
+    assert web.store.votes.count() == 2
+    again = ann.post("/votes:batch", json={"votes": batch}).json()["results"]
+    assert [(r["status"], (r["vote"] or {}).get("vote_id")) for r in again] == [
+        (r["status"], (r["vote"] or {}).get("vote_id")) for r in results
+    ]
+    assert web.store.votes.count() == 2
+
+
+@on_sqlite
+def test_a_batch_holds_fifty_at_most(web: Web):
+    ann = web.client("annotator")
+    assert ann.post("/votes:batch", json={"votes": [{}] * 51}).status_code == 422
+    assert ann.post("/votes:batch", json={"votes": []}).status_code == 422
+
+
+def test_ones_own_votes_are_read_as_they_were_cast(web: Web):
+    web.publish(6)
+    ann = web.client("annotator")
+    for i, card in enumerate(lease(ann, 6)):
+        assert vote(ann, card["assignment_id"], "a" if i % 2 else "b", reason=f"r{i}").status_code == 201
+    first = ann.get("/me/votes", params={"limit": 4}).json()
+    rest = ann.get("/me/votes", params={"limit": 4, "cursor": first["next"]}).json()
+    items = first["items"] + rest["items"]
+    assert [(item["reason"], item["choice"]) for item in items] == [(f"r{i}", "a" if i % 2 else "b") for i in reversed(range(6))]
+    assert rest["next"] is None
+
+
+def test_votes_are_listed_filtered_and_searched(web: Web):
+    web.publish(6, overlap=2)
+    ann, bob = web.client("annotator"), web.client("annotator")
+    for client in (ann, bob):
+        for i, card in enumerate(lease(client, 6)):
+            vote(
+                client,
+                card["assignment_id"],
+                "a",
+                strength=2,
+                reason=f"Number {i} of {client.user.name}",
+                flags=["broken"] if i == 3 else [],
+            )
+    reader = web.client("auditor")
+    everything = reader.get("/votes", params={"limit": 200}).json()["items"]
+    assert len(everything) == 12
+    assert [item["seq"] for item in everything] == list(range(12, 0, -1))
+    pages, cursor = [], None
+    while True:
+        page = reader.get("/votes", params={"limit": 5, **({"cursor": cursor} if cursor else {})}).json()
+        pages += page["items"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert pages == everything
+    of_ann = reader.get("/votes", params={"annotator_id": ann.user.user_id}).json()["items"]
+    assert {item["annotator_id"] for item in of_ann} == {ann.user.user_id}
+    of_comparison = reader.get("/votes", params={"comparison_id": everything[0]["comparison_id"]}).json()["items"]
+    assert len(of_comparison) == 2
+    found = reader.get("/votes", params={"q": "nUMBER 3"}).json()["items"]
+    assert [item["flags"] for item in found] == [["broken"], ["broken"]]
+    assert reader.get("/votes", params={"q": "3", "annotator_id": "x"}).status_code == 422
+    assert reader.get("/votes", params={"cursor": "rubbish"}).status_code == 422

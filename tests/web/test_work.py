@@ -1,0 +1,309 @@
+"""The curator's side over HTTP: comparisons offered, guidelines and rules edited, users, consensus, progress, feedback, audit."""
+
+import json
+import threading
+import time
+import uuid
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.store.anchors import FILE, drop_anchor
+from tests.web.conftest import DAY, Web
+from tests.web.databases import on_sqlite
+
+
+def judge_all(client: httpx.Client, choice: str = "a", **more: object) -> list[dict]:
+    receipts = []
+    while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
+        for card in cards:
+            body = {"assignment_id": card["assignment_id"], "choice": choice, **more}
+            answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
+            assert answer.status_code == 201, answer.text
+            receipts.append(answer.json())
+    return receipts
+
+
+def true_side(web: Web, client: httpx.Client, side: str) -> None:
+    """Vote for the comparisons' own side, wherever it is shown."""
+    while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
+        for card in cards:
+            is_swapped = web.store.assignments.get(card["assignment_id"]).is_swapped
+            shown = {"a": "b", "b": "a"}[side] if is_swapped else side
+            body = {"assignment_id": card["assignment_id"], "choice": shown, "strength": 4}
+            assert client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).status_code == 201
+
+
+def test_comparisons_are_listed_page_by_page(web: Web):
+    ids = web.publish(7, overlap=2)
+    reader = web.client("engineer")
+    first = reader.get("/comparisons", params={"limit": 4}).json()
+    rest = reader.get("/comparisons", params={"limit": 4, "cursor": first["next"]}).json()
+    assert [item["comparison_id"] for item in first["items"] + rest["items"]] == sorted(ids, reverse=True)
+    assert rest["next"] is None
+    one = reader.get("/comparisons/c0003").json()
+    assert (one["n_slots"], one["n_done"], one["prompt"]) == (2, 0, "prompt c3")
+    assert reader.get("/comparisons/none").status_code == 404
+
+
+def test_comparisons_are_offered_by_id_day_and_all_that_have_no_vote(web: Web):
+    web.publish(4, offer=False)
+    web.publish(2, offer=False, prefix="d", day="2026-01-03")
+    curator = web.client("curator")
+    curator.post("/votes", json={"comparison_id": "c0000", "choice": "a"}, headers={"Idempotency-Key": "k"})
+    assert curator.post("/comparisons:offer", json={"ids": ["c0000"], "overlap": 3}).json() == {"n_comparisons": 1, "n_slots": 3}
+    assert curator.post("/comparisons:offer", json={"day": "2026-01-03"}).json() == {"n_comparisons": 2, "n_slots": 2}
+    assert curator.post("/comparisons:offer", json={"all_unvoted": True}).json() == {"n_comparisons": 5, "n_slots": 3}
+    for wrong in ({}, {"ids": ["c0000"], "day": DAY}, {"day": DAY, "all_unvoted": True}):
+        assert curator.post("/comparisons:offer", json=wrong).status_code == 422
+    assert curator.post("/comparisons:offer", json={"ids": ["c0000", "none"]}).status_code == 404
+    assert curator.post("/comparisons:withdraw", json={"ids": ["c0000", "d0000"]}).json() == {"n_slots": 4}
+
+
+def test_an_empty_table_says_why(web: Web):
+    ann, bob = web.client("annotator"), web.client("annotator")
+
+    def why(client: httpx.Client) -> tuple:
+        answer = client.post("/assignments:lease", json={"n": 2}).json()
+        return len(answer["cards"]), answer["reason_empty"]
+
+    assert why(ann) == (0, "no_comparisons")
+    web.publish(2)
+    assert why(ann) == (2, None)
+    assert why(bob) == (0, "others_hold_them")
+    judge_all(ann)
+    assert why(ann) == (0, "all_judged_by_you")
+    assert why(bob) == (0, "no_comparisons")
+    web.publish(9, prefix="d")
+    web.rule(max_votes_per_day=4)
+    time.sleep(0.6)
+    judge_all(ann)
+    assert why(ann) == (0, "cap_reached")
+    assert web.store.votes.count() == 4
+
+
+def test_leases_are_prolonged_and_given_back(web: Web):
+    web.publish(3)
+    ann, bob = web.client("annotator"), web.client("annotator")
+    cards = ann.post("/assignments:lease", json={"n": 3}).json()["cards"]
+    web.clock.shift = timedelta(minutes=8)
+    assert ann.post("/assignments:extend").json() == {"n": 3}
+    web.clock.shift = timedelta(minutes=16)
+    assert bob.post("/assignments:lease").json()["cards"] == []
+    assert ann.post(f"/assignments/{cards[0]['assignment_id']}:release").status_code == 204
+    assert len(bob.post("/assignments:lease").json()["cards"]) == 1
+
+
+def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
+    web.publish(2)
+    curator, ann = web.client("curator"), web.client("annotator")
+    assert curator.get("/guidelines").headers["ETag"] == '"0"'
+    assert curator.post("/guidelines", json={"text": "One"}).status_code == 428
+    first = curator.post("/guidelines", json={"text": "One"}, headers={"If-Match": '"0"'})
+    assert (first.status_code, first.headers["ETag"]) == (201, '"1"')
+    assert curator.post("/guidelines", json={"text": "Lost"}, headers={"If-Match": '"0"'}).status_code == 412
+    assert curator.post("/guidelines", json={"text": "Bad"}, headers={"If-Match": "x"}).status_code == 422
+    time.sleep(0.6)
+    one, two = ann.post("/assignments:lease").json()["cards"]
+    vote = ann.post("/votes", json={"assignment_id": one["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "1"}).json()
+    assert web.store.votes.get(vote["vote_id"]).guideline_version == 1
+    curator.post("/guidelines", json={"text": "Two"}, headers={"If-Match": '"1"'})
+    vote = ann.post("/votes", json={"assignment_id": two["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "2"}).json()
+    assert web.store.votes.get(vote["vote_id"]).guideline_version == 2
+    assert [g["text"] for g in ann.get("/guidelines").json()["items"]] == ["Two", "One"]
+    assert ann.get("/guidelines/1").json()["text"] == "One"
+    assert ann.get("/guidelines/3").status_code == 404
+
+
+def test_rules_are_edited_by_who_read_the_newest(web: Web):
+    curator = web.client("curator")
+    read = curator.get("/rules")
+    rules = {**read.json()["rules"], "overlap": 3, "dimensions": ["kind", "true"]}
+    put = curator.put("/rules", json=rules, headers={"If-Match": read.headers["ETag"]})
+    assert (put.status_code, put.json()["rules"]["overlap"]) == (200, 3)
+    assert curator.put("/rules", json=rules, headers={"If-Match": read.headers["ETag"]}).status_code == 412
+    assert curator.put("/rules", json=rules).status_code == 428
+    assert curator.put("/rules", json={"overlap": 0}, headers={"If-Match": put.headers["ETag"]}).status_code == 422
+    ann = web.client("annotator")
+    assert ann.post("/assignments:lease").json()["rules"]["dimensions"] == ["kind", "true"]
+
+
+def test_users_are_added_changed_and_disabled(web: Web):
+    admin = web.client("admin")
+    made = admin.post("/users", json={"email": "New@Example.org", "name": "New", "roles": ["annotator"]})
+    assert made.status_code == 201
+    user = made.json()
+    assert (user["email"], user["roles"], user["has_password"]) == ("new@example.org", ["annotator"], False)
+    assert admin.post("/users", json={"email": "new@example.org"}).status_code == 422
+    assert admin.post("/users", json={"email": "no address"}).status_code == 422
+    etag = admin.get(f"/users/{user['user_id']}").headers["ETag"]
+    changed = admin.patch(f"/users/{user['user_id']}", json={"name": "Newer"}, headers={"If-Match": etag})
+    assert changed.json()["name"] == "Newer"
+    assert admin.patch(f"/users/{user['user_id']}", json={"name": "Old"}, headers={"If-Match": etag}).status_code == 412
+    assert admin.patch(f"/users/{user['user_id']}", json={"disabled": True}).json()["disabled_at"] is not None
+    assert admin.post(f"/users/{user['user_id']}:login-link").status_code == 422
+    assert admin.patch(f"/users/{user['user_id']}", json={"disabled": False}).json()["disabled_at"] is None
+    assert [one["email"] for one in admin.get("/users").json()["items"]] == sorted(["admin0@example.org", "new@example.org"])
+
+
+def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
+    web.publish(4, overlap=2)
+    one, other = web.client("annotator"), web.client("annotator")
+    true_side(web, one, "a")
+    true_side(web, other, "a")
+    web.publish(2, overlap=2, prefix="d")
+    true_side(web, one, "a")
+    true_side(web, other, "b")
+    web.publish(1, overlap=2, prefix="o")
+    true_side(web, one, "b")
+    curator = web.client("curator")
+
+    def ids(**params: object) -> list[str]:
+        found, cursor = [], None
+        while True:
+            page = curator.get("/consensus", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+            found += [item["comparison_id"] for item in page["items"]]
+            cursor = page["next"]
+            if cursor is None:
+                return found
+
+    assert sorted(ids()) == ["c0000", "c0001", "c0002", "c0003", "d0000", "d0001", "o0000"]
+    assert sorted(ids(state="agreed")) == ["c0000", "c0001", "c0002", "c0003"]
+    assert sorted(ids(state="disputed")) == ["d0000", "d0001"]
+    assert ids(state="open") == ["o0000"]
+    assert ids(state="agreed", method="strength_weighted") == ids(state="agreed")
+    assert curator.get("/consensus", params={"state": "wrong"}).status_code == 422
+
+
+def test_progress_counts_what_stands(web: Web):
+    web.publish(10)
+    ann, reader = web.client("annotator"), web.client("curator")
+    cards = ann.post("/assignments:lease", json={"n": 10}).json()["cards"]
+
+    def vote(i: int, choice: str, **more: object) -> dict:
+        body = {"assignment_id": cards[i]["assignment_id"], "choice": choice, "duration_s": float(i), **more}
+        return ann.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).json()
+
+    for i in range(4):
+        vote(i, "a")
+    assert reader.get("/progress").json()["votes"] == 4
+    changed = vote(4, "b")
+    vote(4, "tie", supersedes=changed["vote_id"])
+    taken_back = vote(5, "b")
+    undone = vote(5, "skip", supersedes=taken_back["vote_id"], flags=["undone"])
+    vote(6, "skip")
+    told = reader.get("/progress").json()
+    assert (told["votes"], sum(day["n"] for day in told["votes_by_day"]), told["annotators"][0]["n"]) == (5, 5, 5)
+    assert (told["annotators"][0]["annotator_id"], told["annotators"][0]["name"]) == (ann.user.user_id, None)
+    assert told["annotators"][0]["median_seconds"] is not None
+    vote(5, "a", supersedes=undone["vote_id"])
+    time.sleep(1.1)
+    told = web.client("admin").get("/progress").json()
+    assert (told["votes"], told["annotators"][0]["name"]) == (6, ann.user.name)
+    assert told["work"] == {"n_comparisons": 10, "n_slots": 10, "n_done": 6, "n_leased": 3, "n_open": 1}
+    metrics = reader.get("/metrics").json()
+    assert (metrics["votes"], metrics["skips"], metrics["done"], metrics["comparisons"]) == (6, 1, 6, 10)
+
+
+@on_sqlite
+def test_progress_is_told_as_it_happens_and_to_nobody_who_lost_the_right(web: Web):
+    web.publish(3)
+    ann, reader = web.client("annotator"), web.client("curator")
+    events: list[dict] = []
+    ended = threading.Event()
+
+    def listen() -> None:
+        with reader.stream("GET", "/progress/events") as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            for line in stream.iter_lines():
+                if line.startswith("data: "):
+                    events.append(json.loads(line.removeprefix("data: ")))
+        ended.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    deadline = time.monotonic() + 20
+    while not events:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert events[0]["votes"] == 0
+    judge_all(ann)
+    while events[-1]["votes"] < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    web.store.users.disable(reader.user.user_id, actor="test")
+    assert ended.wait(10)
+
+
+def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
+    robot, reader = web.client("engineer"), web.client("curator")
+    for i in range(3):
+        sent = {"kind": "thumbs", "value": i % 2, "completion_id": f"x{i}", "session_id": "s1", "tags": ["web"]}
+        assert robot.post("/feedback", json=sent).status_code == 201
+    sent = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4", "session_id": "s2", "text": "arithmetic"}
+    made = robot.post("/feedback", json=sent).json()
+    vote = web.store.votes.get(made["vote_id"])
+    texts = web.store.comparisons.texts([made["comparison_id"]])[made["comparison_id"]]
+    assert (vote.choice, texts.completion_b, texts.completion_a) == (Choice.B, "4", "5")
+    assert [item["kind"] for item in reader.get("/feedback").json()["items"]] == ["correction"] + ["thumbs"] * 3
+    assert len(reader.get("/feedback", params={"session_id": "s1"}).json()["items"]) == 3
+    assert reader.get(f"/feedback/{made['feedback_id']}").json() == made
+    assert reader.get("/feedback/99").status_code == 404
+    for wrong in (
+        {"kind": "thumbs", "value": 3, "completion": "x"},
+        {"kind": "correction", "prompt": "p", "completion": "x", "correction": "x"},
+        {"kind": "detailed", "text": "nice"},
+        {"kind": "detailed", "text": "nice\x00", "completion": "x"},
+        {"kind": "detailed", "text": "nice", "completion": "x", "given_at": "2026-01-02T12:00:00"},
+        {**sent, "given_at": "1999-01-01T00:00:00Z"},
+    ):
+        assert robot.post("/feedback", json=wrong).status_code == 422, wrong
+
+
+def test_the_audit_is_read_taken_away_and_verified(web: Web):
+    web.publish(5)
+    judge_all(web.client("annotator"))
+    auditor = web.client("auditor")
+    told = auditor.post("/audit:verify").json()
+    assert (told["holds"], told["broken_at"]) == (True, None)
+    assert told["n_links"] == web.store.audit.head()[0]
+    assert len(auditor.get("/audit", params={"action": "vote.cast"}).json()["items"]) == 5
+    assert {item["action"] for item in auditor.get("/audit", params={"action": "users.*"}).json()["items"]} == {"users.add"}
+    lines = auditor.get("/audit/export").text.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(1, told["n_links"] + 1))
+
+
+@on_sqlite
+def test_a_cut_tail_is_told_by_the_anchor(web: Web):
+    web.publish(5)
+    judge_all(web.client("annotator"))
+    auditor = web.client("auditor")
+    drop_anchor(web.settings.home / FILE, web.store.audit, "org", "demo", web.clock.now())
+    assert auditor.post("/audit:verify").json()["n_anchors"] == 1
+    with web.store.database.engine.begin() as connection:  # as somebody with the file would: triggers dropped, the head moved back
+        for table in ("audit", "votes"):
+            for trigger in connection.exec_driver_sql(f"SELECT name FROM sqlite_master WHERE type='trigger' AND tbl_name='{table}'").all():
+                connection.exec_driver_sql(f"DROP TRIGGER {trigger[0]}")
+        seq, digest = connection.exec_driver_sql("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1 OFFSET 3").one()
+        connection.exec_driver_sql(
+            f"DELETE FROM votes WHERE vote_id IN (SELECT object_id FROM audit WHERE seq > {seq} AND action = 'vote.cast')"
+        )
+        connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
+        connection.exec_driver_sql(f"UPDATE heads SET audit_seq={seq}, audit_hash='{digest}', vote_seq=(SELECT max(seq) FROM votes)")
+    web.store.audit.verify()  # the chain alone does not miss it
+    told = auditor.post("/audit:verify").json()
+    assert told["holds"] is False
+    assert "tail was cut" in told["broken_at"]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_database_that_does_not_answer_is_told_as_such(web: Web, monkeypatch: pytest.MonkeyPatch):
+    client = web.client("annotator")
+    assert web.anonymous().get("/readyz").status_code == 200
+    monkeypatch.setattr(web.store.votes, "max_seq", lambda: (_ for _ in ()).throw(StoreError("The store: gone. Bring it back.")))
+    answer = web.anonymous().get("/readyz")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert web.anonymous().get("/healthz").status_code == 200
+    assert client.get("/me").status_code == 200
