@@ -55,7 +55,7 @@ lint: install ## ruff and mypy
 
 check: lint test ## ruff + mypy + every test
 
-dev: install ## Dagster's web server and daemon and MLflow's UI on loopback
+dev: install ## the web app, Dagster's web server and daemon and MLflow's UI on loopback
 	@$(BIN)/rlhf dev
 
 graph: install ## draw docs/graph.svg from the real definitions

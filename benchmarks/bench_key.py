@@ -23,6 +23,7 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
+from benchmarks.measuring import Limits  # noqa: E402
 from benchmarks.web_server import opened, serving  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, check_frame  # noqa: E402
 from rlhf_pipeline.records import Role, utc_now  # noqa: E402
@@ -95,10 +96,10 @@ def main() -> int:
     arguments.add_argument("--votes", type=int, default=100)
     arguments.add_argument("--every-ms", type=float, default=500)
     asked = arguments.parse_args()
-    chromium = find_chromium()
+    limits, chromium = Limits(), find_chromium()
     if chromium is None:
-        print(f"no Chromium on this machine. {CURE}")
-        return 2
+        limits.skip(f"no Chromium on this machine. {CURE}")
+        return limits.told()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         url = f"sqlite:///{home / 'store.db'}"
@@ -113,10 +114,9 @@ def main() -> int:
         p50, p95 = np.percentile(taken, [50, 95])
         print(f"{name:>28}{len(taken):>6}{p50:>9.1f}{p95:>9.1f}{max(taken):>9.1f}")
     p95 = float(np.percentile(keys, 95))
-    is_fast, is_whole = p95 <= P95_MS, len(stored) == n_cast
-    print(f"key to next comparison p95 {p95:.1f} ms, limit {P95_MS:g} ms: {'PASS' if is_fast else 'FAIL'}")
-    print(f"votes cast {n_cast}, stored {len(stored)}: {'PASS' if is_whole else 'FAIL'}")
-    return 0 if is_fast and is_whole else 1
+    limits.judge(p95 <= P95_MS, f"key to next comparison p95 {p95:.1f} ms, limit {P95_MS:g} ms")
+    limits.judge(len(stored) == n_cast, f"votes cast {n_cast}, stored {len(stored)}")
+    return limits.told()
 
 
 def furnish(url: str) -> tuple[str, str]:

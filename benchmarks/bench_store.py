@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from benchmarks.measuring import Limits  # noqa: E402
+from benchmarks.measuring import Table  # noqa: E402
 from benchmarks.voting_load import VOTERS, load, opened  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
@@ -38,18 +38,6 @@ FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 ROWS = 50_000  # of a row group
 REPEATS = 40
 WORDS = ("because", "people", "should", "never", "always", "think", "school", "money", "right", "wrong", "laws", "freedom")
-
-
-class Table:
-    """Rows as they come, each with its limit."""
-
-    def __init__(self) -> None:
-        self.limits = Limits()
-        print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
-
-    def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
-        said = "" if passed is None else self.limits.note(passed, f"{where}, {what}: {measured}, limit {limit}")
-        print(f"| {where} | {what} | {measured} | {limit} | {said} |", flush=True)
 
 
 def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:

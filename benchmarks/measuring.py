@@ -75,3 +75,15 @@ class Limits:
                 print(f"  {state}: {text}")
         sys.stdout.flush()
         return int(bool(self.broken))
+
+
+class Table:
+    """Rows as they come, each with its limit."""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
+
+    def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
+        said = "" if passed is None else self.limits.note(passed, f"{where}, {what}: {measured}, limit {limit}")
+        print(f"| {where} | {what} | {measured} | {limit} | {said} |", flush=True)

@@ -55,8 +55,17 @@ def furnish(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) ->
 
 def reader_token(url: str) -> str:
     """A token of somebody who may read everything."""
+    return _token(url, "Reader", Role.ADMIN)
+
+
+def annotator_token(url: str) -> str:
+    """A token of somebody who votes."""
+    return _token(url, "Voter", Role.ANNOTATOR)
+
+
+def _token(url: str, name: str, role: Role) -> str:
     with opened(url) as store:
-        user = store.users.add(email="reader@bench.test", name="Reader", roles=[Role.ADMIN], actor="bench")
+        user = store.users.add(email=f"{name.lower()}@bench.test", name=name, roles=[role], actor="bench")
         return store.tokens.issue(user.user_id, kind="api", lifetime=timedelta(days=1), actor="bench")[0]
 
 

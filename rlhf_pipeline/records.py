@@ -286,7 +286,9 @@ class TriggerEvidence(Record):
     open_events: tuple[DriftEvent, ...] = Field(description="not yet claimed by a decision")
     held_events: tuple[DriftEvent, ...] = Field(description="claimed by earlier hold decisions since the last fire")
     last_fired_at: datetime | None
-    n_new_votes: int = Field(description="votes with a seq above that of the last fire (all votes if none)")
+    n_new_votes: int = Field(
+        description="votes since the last fire (or ever) that may teach: no machine's, no skips, none that was superseded"
+    )
     max_seq: int
     n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
     now: datetime

@@ -73,7 +73,7 @@ class Lease(Answer):
     rules: RulesShown
     guideline_version: int | None
     remaining: int
-    reason_empty: Literal["no_comparisons", "all_judged_by_you", "cap_reached", "others_hold_them"] | None
+    reason_empty: Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"] | None
 
 
 class VoteReceipt(Answer):
@@ -237,6 +237,7 @@ class UserRow(Answer):
     created_at: datetime
     disabled_at: datetime | None
     login_link: str | None = None
+    etag: str | None = None  # of an answer about one user, none in lists: what `change_user` was made of
 
 
 class LinkOfAudit(Answer):

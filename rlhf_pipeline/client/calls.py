@@ -43,7 +43,10 @@ class VoteBody(VoteOptions):
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """`key` is the idempotency key of a POST: kept while a call is repeated, so that it is done once."""
+    """`key` is the idempotency key of a POST: kept while a call is repeated, so that it is done once.
+
+    `if_match` is the ETag of what an edit was made of: where somebody was faster, it is refused.
+    """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
@@ -51,11 +54,11 @@ class Call(Generic[T]):
     params: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     key: str | None = None
-    version: int | None = None
+    if_match: str | None = None
 
     def headers(self) -> dict[str, str]:
         headers = {} if self.key is None else {"Idempotency-Key": self.key}
-        return headers if self.version is None else headers | {"If-Match": f'"{self.version}"'}
+        return headers if self.if_match is None else headers | {"If-Match": self.if_match}
 
     def at(self, cursor: str) -> "Call[T]":
         """The same list from a cursor on."""
@@ -127,7 +130,7 @@ def guidelines() -> Call[Page[answers.GuidelineVersion]]:
 
 
 def add_guideline(text: str, *, version: int) -> Call[answers.GuidelineVersion]:
-    return replace(_post("guidelines", answers.GuidelineVersion, {"text": text}), version=version)
+    return replace(_post("guidelines", answers.GuidelineVersion, {"text": text}), if_match=_etag_of(version))
 
 
 def rules() -> Call[answers.RulesVersion]:
@@ -136,11 +139,15 @@ def rules() -> Call[answers.RulesVersion]:
 
 def put_rules(new: AnnotationRules, *, version: int) -> Call[answers.RulesVersion]:
     said = new.model_dump(mode="json", exclude={"seed"} if new.seed is None else None)  # one that is not told stays as it is
-    return Call("PUT", "rules", answers.RulesVersion.model_validate, body=said, version=version)
+    return Call("PUT", "rules", answers.RulesVersion.model_validate, body=said, if_match=_etag_of(version))
 
 
 def users() -> Call[Page[answers.UserRow]]:
     return _list("users", answers.UserRow)
+
+
+def user(user_id: str) -> Call[answers.UserRow]:
+    return _get(f"users/{_id(user_id)}", answers.UserRow)
 
 
 def add_user(email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> Call[answers.UserRow]:
@@ -148,10 +155,10 @@ def add_user(email: str, *, name: str = "", roles: Sequence[Role | str] = (), ki
 
 
 def change_user(
-    user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
+    user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
 ) -> Call[answers.UserRow]:
     said = {"name": name, "roles": None if roles is None else [str(role) for role in roles], "disabled": disabled}
-    return Call("PATCH", f"users/{_id(user_id)}", answers.UserRow.model_validate, body=_plain(said))
+    return Call("PATCH", f"users/{_id(user_id)}", answers.UserRow.model_validate, body=_plain(said), if_match=etag)
 
 
 def login_link(user_id: str) -> Call[str]:
@@ -204,6 +211,10 @@ def _list(path: str, item: type[A], /, **filters: object) -> Call[Page[A]]:
 def _plain(said: Mapping[str, Any]) -> JsonObject:
     """Without what is not said; moments and days as ISO 8601."""
     return {name: value.isoformat() if isinstance(value, date) else value for name, value in said.items() if value is not None}
+
+
+def _etag_of(version: int) -> str:
+    return f'"{version}"'
 
 
 def _id(text: str) -> str:

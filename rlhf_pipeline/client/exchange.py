@@ -35,6 +35,7 @@ ERRORS: dict[int, type[ApiError]] = {
     412: ConflictingRequest,
     413: InvalidRequest,
     422: InvalidRequest,
+    428: InvalidRequest,
     429: TooManyRequests,
 }
 DOWN = (502, 503, 504)
@@ -87,13 +88,20 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
     if not response.is_success:
         raise error_of(response)
     try:
-        return call.read(response.json() if response.content else None)
+        return call.read(_document(response))
     except (ValueError, KeyError, TypeError, ValidationError) as cause:
         raise ServerUnavailable(
             f"{call.method} {call.path}: the answer is not of this API ({type(cause).__name__}: {cause}). Is the address that of `rlhf serve`, "
             "and the client of its version?",
             status=response.status_code,
         ) from cause
+
+
+def _document(response: httpx.Response) -> Any:
+    """The answer's JSON, its ETag among its fields."""
+    document = response.json() if response.content else None
+    etag = response.headers.get("etag")
+    return document if etag is None or not isinstance(document, dict) else {**document, "etag": etag}
 
 
 def error_of(response: httpx.Response) -> ApiError:

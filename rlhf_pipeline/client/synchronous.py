@@ -124,10 +124,14 @@ class Client:
     def add_user(self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> answers.UserRow:
         return self.send(calls.add_user(email, name=name, roles=roles, kind=kind))
 
+    def user(self, user_id: str) -> answers.UserRow:
+        return self.send(calls.user(user_id))
+
     def change_user(
-        self, user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
+        self, user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
     ) -> answers.UserRow:
-        return self.send(calls.change_user(user_id, name=name, roles=roles, disabled=disabled))
+        """What is None stays. `etag` is that of the user as they were read; where somebody was faster, ConflictingRequest is raised."""
+        return self.send(calls.change_user(user_id, etag=etag, name=name, roles=roles, disabled=disabled))
 
     def login_link(self, user_id: str) -> str:
         return self.send(calls.login_link(user_id))

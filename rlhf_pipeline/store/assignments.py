@@ -13,7 +13,7 @@ from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.dealing import Hand, Reason, assignment_of, is_free, is_unfinished
+from rlhf_pipeline.store.dealing import MOST_COUNTED, Hand, Reason, assignment_of, is_free, is_unfinished
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import assignments, comparisons, slots
 
@@ -32,7 +32,12 @@ class WorkLeft(Record):
 
 
 class LeftFor(Record):
-    """About how many judgements one annotator could still be dealt (at most dealing.MOST_COUNTED), and why none where that is 0."""
+    """About how many judgements one annotator could still be dealt, at most dealing.MOST_COUNTED, and why none where that is 0.
+
+    Every judgement takes one from `n`, and a leased card none, whatever its kind: n = work that wants a slot - cards without a slot that
+    were judged today. At 00:00 UTC it makes good for these, which tells how many hidden cards a day had, as the figures of the days
+    before do; and it is never less than the cards on the table.
+    """
 
     n: int
     reason_empty: Reason | None
@@ -88,12 +93,12 @@ class Assignments:
         """Up to `n` cards for this annotator, those still held first, in the order in which they were dealt.
 
         Fewer where there is no more work for this annotator or the day's cap is reached. Each is leased for
-        `rules.lease_minutes`; a card that was released or ran out is dealt again with its old sides.
+        `rules.lease_minutes`; a card that was released or ran out is dealt again, before others and with its old sides.
         """
         with self._database.writing() as connection:
             hand = Hand(self._database, connection, annotator_id, rules, self._database.clock.now())
             held = hand.held()[:n]
-            return [*held, *hand.draw(n - len(held))] if len(held) < n else held
+            return sorted([*held, *hand.draw(n - len(held))], key=lambda card: card.n) if len(held) < n else held
 
     def get(self, assignment_id: str) -> Assignment:
         """Raises NotFound."""
@@ -162,11 +167,14 @@ class Assignments:
         now = self._database.clock.now()
         with self._database.reading() as connection:
             hand = Hand(self._database, connection, annotator_id, rules, now)
-            n_held, n_allowed = hand.n_held(), hand.allowed()
+            (n_held, n_with_slot), n_allowed = hand.n_held(), hand.allowed()
             if n_held + n_allowed == 0:
                 return LeftFor(n=0, reason_empty="cap_reached")
-            n = min(n_held + hand.n_open(), n_held + n_allowed)
-            return LeftFor(n=n, reason_empty=None if n else hand.why_empty())
+            n_hidden = hand.n_without_slot()
+            n_open = hand.n_open(MOST_COUNTED + n_hidden)  # so many that what is told stays exact up to MOST_COUNTED
+            least = max(n_held, min(n_open, 1))
+            n = min(max(least, min(n_with_slot + n_open - n_hidden, MOST_COUNTED)), n_held + n_allowed)
+            return LeftFor(n=n, reason_empty=None if least else hand.why_empty())
 
     def slots_of(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
         """comparison_id -> judgements asked of people, and made; without those that were never offered."""

@@ -1,23 +1,28 @@
-"""The hash chain over every act, written in the act's own transaction. Knows votes only to check that they still match."""
+"""The hash chain over every act, written in the act's own transaction. Knows votes and words only to check that they still match."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Column, Connection, Table, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.canonical import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import scope_of, scoped
-from rlhf_pipeline.store.schema import SCOPE, audit, heads, votes
+from rlhf_pipeline.store.schema import SCOPE, annotation_rules, audit, feedback, guidelines, heads, votes
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
+FEEDBACK_ADD = "feedback.add"
+GUIDELINES_ADD = "guidelines.add"
+RULES_PUT = "rules.put"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
 
@@ -94,13 +99,34 @@ class Ledger:
             self._connection.execute(_MOVE_HEAD, scope_of(self._database, **{f"new_{name}": value for name, value in head.items()}))
 
 
+_TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar("together", default=None)
+
+
 @contextmanager
 def acting(database: Database) -> Iterator[tuple[Connection, Ledger]]:
-    """A write transaction whose acts are linked into the chain before it commits."""
+    """A write transaction whose acts are linked into the chain before it commits: that of `acting_together` around it, where there is one."""
+    together = _TOGETHER.get()
+    if together is not None and together[0] is database:
+        yield together[1], together[2]
+        return
     with database.writing() as connection:
         ledger = Ledger(connection, database)
         yield connection, ledger
         ledger.write()
+
+
+@contextmanager
+def acting_together(database: Database) -> Iterator[Connection]:
+    """Several acts as one transaction: all are kept or none. An error of one must leave it.
+
+    Until the end others do not see what was written, nor does `reading` in here.
+    """
+    with acting(database) as (connection, ledger):
+        before = _TOGETHER.set((database, connection, ledger))
+        try:
+            yield connection
+        finally:
+            _TOGETHER.reset(before)
 
 
 def link_hash(link: Mapping[str, Any]) -> str:
@@ -118,9 +144,37 @@ def said_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
     return _keys_without(columns, tuple([name for name in LATER_COLUMNS if row[name] is None]))
 
 
+def row_digest(table: Table, row: Mapping[str, Any]) -> str:
+    """Digest of all columns of a stored row that is neither changed nor removed."""
+    if table is votes:
+        return vote_digest(row)
+    return hashlib.sha256(f"[{flat_json(row, _keys_of(table))}]".encode()).hexdigest()
+
+
+@lru_cache
+def _keys_of(table: Table) -> Keys:
+    return keys_of(column.name for column in table.c if column.name not in SCOPE)
+
+
 @lru_cache(maxsize=256)
 def _keys_without(columns: tuple[str, ...], silent: tuple[str, ...]) -> Keys:
     return keys_of(name for name in columns if name not in silent)
+
+
+class Kept(NamedTuple):
+    """Rows that an act writes once: a link's `object_id` names the row, its digest is the row's."""
+
+    table: Table
+    key: Column[Any]
+    name: str
+
+
+KEPT = {
+    VOTE_CAST: Kept(votes, votes.c.vote_id, "vote"),
+    FEEDBACK_ADD: Kept(feedback, feedback.c.feedback_id, "feedback"),
+    GUIDELINES_ADD: Kept(guidelines, guidelines.c.version, "version of the guidelines"),
+    RULES_PUT: Kept(annotation_rules, annotation_rules.c.version, "version of the rules"),
+}
 
 
 class Audit:
@@ -184,24 +238,24 @@ class Audit:
         return [AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields}) for row in rows]
 
     def verify(self) -> int:
-        """Walk the whole chain and set every vote beside its link; the number of links.
+        """Walk the whole chain and set every vote, feedback, guideline and rule beside its link; the number of links.
 
-        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or in the votes.
+        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or in those rows.
         """
         with self._database.reading() as connection:
-            previous, n_votes = FIRST_HASH, 0
+            previous, n_kept = FIRST_HASH, Counter[str]()
             seq = 0
-            for seq, (link, vote) in enumerate(self._links(connection), start=1):
+            for seq, (link, row) in enumerate(self._links(connection), start=1):
                 self._check_link(link, seq, previous)
-                if link["action"] == VOTE_CAST:
-                    n_votes += 1
-                    self._check_vote(link, vote)
+                if link["action"] in KEPT:
+                    n_kept[link["action"]] += 1
+                    self._check_row(link, row)
                 previous = link["hash"]
-            self._check_ends(connection, seq, previous, n_votes)
+            self._check_ends(connection, seq, previous, n_kept)
         return seq
 
-    def _links(self, connection: Connection) -> Iterator[tuple[dict[str, Any], Row[Any] | None]]:
-        """Links in order, each with the vote it is about (None for other acts and for votes that are gone)."""
+    def _links(self, connection: Connection) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Links in order, each with the row it stands for (None for acts that keep none, and for rows that are gone)."""
         after = 0
         while True:
             links = connection.execute(
@@ -209,15 +263,19 @@ class Audit:
             ).all()
             if not links:
                 return
-            last = links[-1].seq
-            of_these = select(audit.c.object_id).where(
-                self._database.mine(audit), audit.c.seq > after, audit.c.seq <= last, audit.c.action == VOTE_CAST
-            )
-            found = connection.execute(select(votes).where(self._database.mine(votes), votes.c.vote_id.in_(of_these))).all()
-            by_id = {vote.vote_id: vote for vote in found}
+            rows = {action: self._rows(connection, action, [link.object_id for link in links if link.action == action]) for action in KEPT}
             for link in links:
-                yield dict(link._mapping), by_id.get(link.object_id)
-            after = last
+                yield dict(link._mapping), rows.get(link.action, {}).get(link.object_id)
+            after = links[-1].seq
+
+    def _rows(self, connection: Connection, action: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The rows that links of one action stand for, by object_id."""
+        table, key, _ = KEPT[action]
+        if not ids:
+            return {}
+        wanted = ids if key.type.python_type is str else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
+        found = connection.execute(select(table).where(self._database.mine(table), key.in_(wanted))).mappings()
+        return {str(row[key.name]): dict(row) for row in found}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
         if link["seq"] != seq:
@@ -227,19 +285,25 @@ class Audit:
         if link_hash(link) != link["hash"]:
             raise self._broken(seq, "was changed")
 
-    def _check_vote(self, link: Mapping[str, Any], vote: Row[Any] | None) -> None:
-        if vote is None:
-            raise self._broken(link["seq"], f"stands for vote {link['object_id']}, which was removed")
-        if vote_digest(dict(vote._mapping)) != link["payload_digest"]:
-            raise self._broken(link["seq"], f"stands for vote {vote.vote_id} (seq {vote.seq}), which was changed")
+    def _check_row(self, link: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
+        table, _, name = KEPT[link["action"]]
+        if row is None:
+            raise self._broken(link["seq"], f"stands for {name} {link['object_id']}, which was removed")
+        if row_digest(table, row) != link["payload_digest"]:
+            number = f" (seq {row['seq']})" if table is votes else ""
+            raise self._broken(link["seq"], f"stands for {name} {link['object_id']}{number}, which was changed")
 
-    def _check_ends(self, connection: Connection, seq: int, previous: str, n_votes: int) -> None:
+    def _check_ends(self, connection: Connection, seq: int, previous: str, n_kept: Mapping[str, int]) -> None:
         head = Ledger(connection, self._database)
         if (head.seq, head.hash) != (seq, previous):
             raise self._broken(min(seq, head.seq) + 1, f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was cut")
-        stored = connection.execute(select(func.count()).select_from(votes).where(self._database.mine(votes))).scalar_one()
-        if stored != n_votes:
-            raise self._broken(seq, f"ends a chain of {n_votes} votes, but {stored} are stored: votes were added without their link")
+        for action, (table, _, _) in KEPT.items():
+            n = n_kept[action]
+            stored = connection.execute(select(func.count()).select_from(table).where(self._database.mine(table))).scalar_one()
+            if stored != n:
+                raise self._broken(
+                    seq, f"ends a chain of {n} {table.name}, but {stored} are stored: {table.name} were added or removed without their link"
+                )
 
     def _broken(self, seq: int, what: str) -> StoreError:
         return StoreError(

@@ -1,6 +1,7 @@
 """The cards on which votes arrive, within the transaction that casts them. Knows assignments and slots; knows no dealing.
 
-A vote on a card is kept whenever it comes: in the card's slot if nobody else was let it meanwhile, else as one vote more.
+A vote on a card is kept whenever it comes: in the card's slot unless somebody else has it by then, else as one vote more. Slots are
+judgements of people: the vote of a machine leaves its slot to others, as a skip does.
 """
 
 from collections.abc import Sequence
@@ -8,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
-from rlhf_pipeline.records import Choice, NewVote
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import among, scope_of, scoped
 from rlhf_pipeline.store.schema import assignments, slots
@@ -53,10 +54,11 @@ class Cards:
             )
         undone = vote.details is not None and "undone" in vote.details.flags
         card["state"] = ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
+        card["is_peoples"] = vote.annotator_kind != AnnotatorKind.MACHINE
         self.touched[vote.assignment_id] = None
 
     def settle(self, connection: Connection, new_rows: Sequence[dict[str, Any]]) -> None:
-        """Write the states of the cards that were judged, and of the slots they still hold."""
+        """Write the states of the cards that were judged, and of the slots they hold or may take again."""
         if not self.touched:
             return
         now = self.database.clock.now()
@@ -65,7 +67,7 @@ class Cards:
         connection.execute(_CARD, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
         held = [c for c in cards if c["slot_no"] is not None]
         if held:
-            connection.execute(_SLOT, [{**self._slot(c), **_slot_values(c, until)} for c in held])
+            connection.execute(_SLOT, [{**self._slot(c), **_slot_values(c, until), "now": now} for c in held])
 
     def _key(self, card: dict[str, Any]) -> dict[str, Any]:
         return scope_of(self.database, card=card["assignment_id"])
@@ -81,11 +83,10 @@ def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:
 def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
     """A skip leaves the slot to others; the card of a vote that was taken back holds it a while longer."""
     state = card["state"]
-    return {
-        "new_state": {"voted": "done", "skipped": "open", "leased": "leased"}[state],
-        "new_card": None if state == "skipped" else card["assignment_id"],
-        "new_until": until if state == "leased" else None,
-    }
+    if state == "skipped" or not card["is_peoples"]:
+        return {"new_state": "open", "new_card": None, "new_until": None}
+    is_back = state == "leased"
+    return {"new_state": "leased" if is_back else "done", "new_card": card["assignment_id"], "new_until": until if is_back else None}
 
 
 _WITH_IDS = select(assignments).where(scoped(assignments), among(assignments.c.assignment_id))
@@ -103,7 +104,11 @@ _SLOT = (
         scoped(slots),
         slots.c.comparison_id == bindparam("comparison"),
         slots.c.slot_no == bindparam("no"),
-        slots.c.assignment_id == bindparam("card"),
+        or_(
+            slots.c.assignment_id == bindparam("card"),
+            slots.c.state == "open",
+            and_(slots.c.state == "leased", slots.c.leased_until <= bindparam("now")),
+        ),
     )
     .values(state=bindparam("new_state"), assignment_id=bindparam("new_card"), leased_until=bindparam("new_until"))
 )

@@ -25,7 +25,9 @@ REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, N
 
 VoteRow = dict[str, Any]
 
-_TURN_COLUMNS = ("comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day")
+_TURN_COLUMNS = (
+    "comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day", "assignment_id", "details",
+)  # fmt: skip
 _FIELDS = tuple(NewVote.model_fields)
 
 
@@ -164,12 +166,13 @@ class _Booth:
     def _row(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
         vote = sealed.vote
         turns = self.turns.get((vote.comparison_id, vote.annotator_id), [])
-        target = self._superseded_vote(vote, turns) if vote.supersedes else None
-        counting = target or max(turns, key=lambda row: (row["pass_no"], row["revision_no"]), default=None)
+        target = self._superseded_vote(vote, turns) if vote.supersedes else _taken_back(vote, turns)
+        counting = target or max(turns, key=_turn, default=None)
         return {
             **sealed.columns,
             "seq": ledger.next_vote_seq(),
             "vote_id": sealed.vote_id,
+            "supersedes": target["vote_id"] if target else None,
             "day": (sealed.columns["voted_at"] or self.received_at).date().isoformat(),
             "received_at": self.received_at,
             "pass_no": target["pass_no"] if target else (counting["pass_no"] + 1 if counting else 1),
@@ -198,6 +201,19 @@ class _Booth:
         self.turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append(row)
         if row["supersedes"]:
             self.superseded[row["supersedes"]] = row["vote_id"]
+
+
+def _turn(row: VoteRow) -> tuple[int, int]:
+    return row["pass_no"], row["revision_no"]
+
+
+def _taken_back(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
+    """What a vote supersedes that names nothing: the undo on its card, where that is the last word there. Whoever judges a card anew need
+    not know of it, on another device or a day later, and it is no second look."""
+    newest = max((row for row in turns if row["assignment_id"] == vote.assignment_id), key=_turn, default=None)
+    if newest is None or newest["details"] is None or "undone" not in VoteDetails.from_json(newest["details"]).flags:
+        return None
+    return newest
 
 
 def turns_of(connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]) -> Sequence[Row[Any]]:

@@ -4,24 +4,25 @@ Everything that is drawn follows from the rules' seed, so that an order can be t
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, and_, bindparam, func, literal, or_, select
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.prepared import scope_of, scoped
 from rlhf_pipeline.store.schema import assignments, comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
 MOST_COUNTED = 200  # of what is open for one annotator: more is many
 REPEATS_FROM = 200  # of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+COMES_AGAIN = 200  # of the newest cards those that were given back or ran out come again before new ones
 
-Reason = Literal["no_comparisons", "all_judged_by_you", "cap_reached", "others_hold_them"]
+Reason = Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"]
 CardRow = dict[str, Any]
 
 
@@ -38,51 +39,81 @@ class Hand:
     def held(self) -> list[Assignment]:
         return [assignment_of(row) for row in self.connection.execute(_HELD, self._asked()).mappings()]
 
-    def n_held(self) -> int:
-        return int(self.connection.execute(_N_HELD, self._asked()).scalar_one())
+    def n_held(self) -> tuple[int, int]:
+        """Cards on the table, and how many of them hold a slot."""
+        row = self.connection.execute(_N_HELD, self._asked()).one()
+        return row[0], row[1]
 
     def draw(self, n: int) -> list[Assignment]:
-        """Up to `n` cards more, leased from now on."""
+        """Up to `n` cards more, leased from now on: those that were given back or ran out, then new ones.
+
+        A card comes again in its place and with its sides, whatever its kind: whoever gives cards back and leases again sees the same
+        ones, so that what does not come back tells nothing. A normal card that others took meanwhile stays away, as any card might.
+        """
         n = min(n, self.allowed())
+        if n == 0:
+            return []
         last = self.connection.execute(_LAST, self._asked()).scalar() or 0
-        normal = self._normal(n)
-        new: list[CardRow] = []
-        again: list[CardRow] = []
-        drawn: set[str] = set()
-        until = self.now + timedelta(minutes=self.rules.lease_minutes)
-        while len(drawn) < n:
-            ordinal = last + len(drawn) + 1
-            card = self._special(ordinal, drawn) or next(normal, None)
-            if card is None:
-                break
-            drawn.add(card["comparison_id"])
-            card |= {"n": ordinal, "state": "leased", "leased_at": self.now, "leased_until": until, "settled_at": None}
-            (again if card.pop("is_known") else new).append(card)
-        self.database.insert(self.connection, assignments, new)
-        self._write(_LEASE_AGAIN, again)
-        cards = sorted([*new, *again], key=lambda card: int(card["n"]))
-        self._write(_CLAIM, [card for card in cards if card["slot_no"] is not None])
+        cards = self._leased(self._again(n, last))
+        if len(cards) < n:
+            cards += self._leased(self._new(n - len(cards), last))
         return [assignment_of(card) for card in cards]
 
     def allowed(self) -> int:
         """Cards the day's cap leaves, those already held counted."""
         if self.rules.max_votes_per_day is None:
             return 2**31
-        midnight = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
-        used = self.connection.execute(_USED, self._asked(midnight=midnight)).scalar_one()
+        used = self.connection.execute(_USED, self._asked(midnight=self._midnight())).scalar_one()
         return max(0, self.rules.max_votes_per_day - used)
 
-    def n_open(self) -> int:
-        """Comparisons with a free slot that this annotator has not met, at most MOST_COUNTED."""
-        return int(self.connection.execute(_N_OPEN, self._asked(most=MOST_COUNTED)).scalar_one())
+    def n_open(self, most: int) -> int:
+        """Comparisons with a free slot that this annotator has not met, at most `most`."""
+        return int(self.connection.execute(_N_OPEN, self._asked(most=most)).scalar_one())
+
+    def n_without_slot(self) -> int:
+        """Cards that were judged today and took no slot: repeats and gold."""
+        return int(self.connection.execute(_N_WITHOUT_SLOT, self._asked(midnight=self._midnight())).scalar_one())
 
     def why_empty(self) -> Reason:
         """Asked where nothing is open for this annotator."""
         if self.connection.execute(_UNFINISHED, self._asked()).first() is not None:
             return "others_hold_them"
-        return "all_judged_by_you" if self.connection.execute(_JUDGED, self._asked()).first() else "no_comparisons"
+        if self.connection.execute(_JUDGED, self._asked()).first() is not None:
+            return "all_judged_by_you"
+        return "all_judged" if self.connection.execute(_OFFERED, self._asked()).first() else "no_comparisons"
 
-    def _special(self, ordinal: int, drawn: set[str]) -> CardRow | None:
+    def _again(self, n: int, last: int) -> list[CardRow]:
+        """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot of the comparison is free."""
+        rows = self.connection.execute(_GONE, self._asked(since=last - COMES_AGAIN, most=n)).mappings()
+        cards = [{**row, "is_known": True} for row in rows]
+        for card in cards:
+            free = card.pop("free_slot")
+            card["slot_no"] = None if card["kind"] == AssignmentKind.REPEAT else free
+        return cards
+
+    def _new(self, n: int, last: int) -> list[CardRow]:
+        """Cards for the places after `last`."""
+        normal = self._normal(n)
+        cards: dict[str, CardRow] = {}
+        while len(cards) < n:
+            ordinal = last + len(cards) + 1
+            card = self._special(ordinal, cards) or next((c for c in normal if c["comparison_id"] not in cards), None)
+            if card is None:
+                break
+            cards[card["comparison_id"]] = {**card, "n": ordinal}
+        return list(cards.values())
+
+    def _leased(self, cards: list[CardRow]) -> list[CardRow]:
+        """Write them down, with the slots they take."""
+        until = self.now + timedelta(minutes=self.rules.lease_minutes)
+        leased = [{**c, "state": "leased", "leased_at": self.now, "leased_until": until, "settled_at": None} for c in cards]
+        new = [{name: value for name, value in c.items() if name != "is_known"} for c in leased if not c["is_known"]]
+        self.database.insert(self.connection, assignments, new)
+        self._write(_LEASE_AGAIN, [c for c in leased if c["is_known"]])
+        self._write(_CLAIM, [c for c in leased if c["slot_no"] is not None])
+        return leased
+
+    def _special(self, ordinal: int, drawn: Container[str]) -> CardRow | None:
         """A repeat or a gold card, where this place in the annotator's row is one of them and there is something for it."""
         if self._falls_on(ordinal, self.rules.repeat_share, "repeat"):
             found = self._repeat(drawn)
@@ -98,13 +129,13 @@ class Hand:
         block, place = divmod(ordinal - 1, size)
         return place == self._drawn_number(kind, block) % size
 
-    def _repeat(self, drawn: set[str]) -> CardRow | None:
+    def _repeat(self, drawn: Container[str]) -> CardRow | None:
         """One of one's own, judged once, with at least `repeat_after` votes since, with sides swapped."""
         candidates = [(c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn]
         if not candidates:
             return None
         chosen, is_swapped = min(candidates, key=lambda card: self._drawn_number("repeats", card[0]))
-        return self._hidden(chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped)
+        return self._hidden(chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped, slot_no=None)
 
     @cached_property
     def _repeatable(self) -> list[tuple[str, bool]]:
@@ -115,45 +146,38 @@ class Hand:
         rows = self.connection.execute(_REPEATABLE, self._asked(before=before, most=REPEATS_FROM))
         return [(row.comparison_id, row.is_swapped) for row in rows]
 
-    def _gold(self, drawn: set[str]) -> CardRow | None:
-        """A comparison whose answer is known, that this annotator has not met."""
+    def _gold(self, drawn: Container[str]) -> CardRow | None:
+        """A comparison whose answer is known, that this annotator has not met. Where people are asked for it, the card takes a slot of it:
+        else that work would vanish for this annotator without a vote."""
         candidates = [c for c in self._golden if c not in drawn]
         if not candidates:
             return None
         chosen = min(candidates, key=lambda c: self._drawn_number("gold", c))
-        return self._hidden(chosen, AssignmentKind.GOLD, pass_no=1, is_swapped=self._side(chosen))
+        return self._hidden(chosen, AssignmentKind.GOLD, pass_no=1, is_swapped=self._side(chosen), slot_no=self._golden[chosen])
 
     @cached_property
-    def _golden(self) -> list[str]:
-        """Read once for a hand."""
-        return list(self.connection.execute(_GOLDEN, self._asked(most=WINDOW)).scalars())
+    def _golden(self) -> dict[str, int | None]:
+        """comparison -> a free slot of it. Read once for a hand."""
+        rows = self.connection.execute(_GOLDEN, self._asked(most=WINDOW))
+        return {row.comparison_id: row.free_slot for row in rows}
 
-    def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool) -> CardRow:
-        """A card that takes no slot; one that was given back or ran out comes again with its sides."""
-        before = self._known([comparison_id], pass_no).get(comparison_id)
+    def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
+        """One that was given back or ran out long ago comes with its sides."""
+        before = self.connection.execute(_KNOWN, self._asked(comparison=comparison_id, pass_no=pass_no)).mappings().one_or_none()
         if before is None:
-            return self._card(comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=None)
-        return {**before, "kind": kind.value, "slot_no": None, "is_known": True}
+            return self._card(comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no)
+        return {**before, "kind": kind.value, "slot_no": slot_no, "is_known": True}
 
     def _normal(self, n: int) -> Iterator[CardRow]:
         """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
-        free: dict[str, tuple[int, int]] = {}
+        free: dict[str, Row[Any]] = {}
         for row in self.connection.execute(_OPEN, self._asked(most=(WINDOW + n) * self.rules.overlap)):
-            free.setdefault(row.comparison_id, (row.priority, row.slot_no))
-        known = self._known(list(free), pass_no=1)
-        for c in sorted(free, key=lambda c: (free[c][0], self._drawn_number("order", c))):
-            before = known.get(c)
-            if before is None:
-                yield self._card(c, AssignmentKind.NORMAL, pass_no=1, is_swapped=self._side(c), slot_no=free[c][1])
-            else:
-                yield {**before, "kind": AssignmentKind.NORMAL.value, "slot_no": free[c][1], "is_known": True}
-
-    def _known(self, comparison_ids: Sequence[str], pass_no: int) -> dict[str, CardRow]:
-        """Cards this annotator already has on some of these comparisons: given back, or run out."""
-        if not comparison_ids:
-            return {}
-        rows = self.connection.execute(_KNOWN, self._asked(values=list(comparison_ids), pass_no=pass_no)).mappings()
-        return {row["comparison_id"]: dict(row) for row in rows}
+            free.setdefault(row.comparison_id, row)
+        for c in sorted(free, key=lambda c: (free[c].priority, self._drawn_number("order", c))):
+            own = free[c]  # a card given back or run out long ago comes with its sides
+            is_swapped = self._side(c) if own.assignment_id is None else own.is_swapped
+            card = self._card(c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no)
+            yield card if own.assignment_id is None else {**card, "assignment_id": own.assignment_id, "is_known": True}
 
     def _card(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
         return {
@@ -172,6 +196,9 @@ class Hand:
             self.connection.execute(
                 statement, [scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN}) for card in cards]
             )
+
+    def _midnight(self) -> datetime:
+        return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
 
     def _side(self, comparison_id: str) -> bool:
         return bool(self._drawn_number("side", comparison_id) & 1)
@@ -232,6 +259,42 @@ def _slots(*columns: ColumnElement[Any]) -> Select[Any]:
     )
 
 
+def _open() -> Select[Any]:
+    """Free slots of comparisons this annotator has not met, the head of the queue first, with the card that was given back or ran out."""
+    own = assignments.alias("first")
+    of_own = and_(_mine(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
+    of_comparison = and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id)
+    return (
+        select(slots.c.comparison_id, slots.c.slot_no, slots.c.priority, own.c.assignment_id, own.c.is_swapped)
+        .select_from(slots)
+        .join(comparisons, of_comparison)
+        .outerjoin(own, of_own)
+        .where(
+            scoped(slots), is_unfinished(), is_free(bindparam("now")), _is_strangers(), or_(own.c.assignment_id.is_(None), _is_gone(own))
+        )
+        .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
+        .limit(bindparam("most"))
+    )
+
+
+def _free_slot(comparison_id: ColumnElement[str]) -> ScalarSelect[Any]:
+    """The number of a slot of a comparison that nobody holds; NULL where there is none."""
+    free = scoped(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
+    return select(func.min(slots.c.slot_no)).where(*free).scalar_subquery()
+
+
+def _gone() -> Select[Any]:
+    """An annotator's newest cards that were given back or ran out and may come again, in their order, with a slot for each."""
+    # Found by number and not, as SQLite would, by state: of given back ones that others took there are more with every year.
+    state = assignments.c.state.concat("")
+    is_gone = or_(state == "released", and_(state == "leased", assignments.c.leased_until <= bindparam("now")))
+    mine = _mine(assignments), assignments.c.n > bindparam("since"), is_gone
+    free = _free_slot(assignments.c.comparison_id).label("free_slot")
+    gone = select(assignments, free).where(*mine).subquery()
+    may_come = or_(gone.c.kind != AssignmentKind.NORMAL.value, gone.c.free_slot.is_not(None))
+    return select(gone).where(may_come).order_by(gone.c.n).limit(bindparam("most"))
+
+
 def _repeatable() -> Select[Any]:
     """Cards judged once, before a moment, without a repeat that is judged or on the table."""
     second = assignments.alias("second")
@@ -252,11 +315,18 @@ _WRITTEN = (
     "assignment_id", "comparison_id", "kind", "n", "state", "leased_at", "leased_until", "settled_at", "slot_no",
 )  # fmt: skip
 _HELD = select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n)
-_N_HELD = select(func.count()).where(_mine(assignments), _is_held(assignments))
+_N_HELD = select(func.count(), func.count(assignments.c.slot_no)).where(_mine(assignments), _is_held(assignments))
+_GONE = _gone()
 _LAST = select(func.max(assignments.c.n)).where(_mine(assignments))
 _JUDGED = select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1)
 _VOTED_TODAY = and_(assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight"))
 _USED = select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments)))
+_N_WITHOUT_SLOT = select(func.count()).where(
+    _mine(assignments),
+    or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
+    assignments.c.settled_at >= bindparam("midnight"),
+    assignments.c.slot_no.is_(None),
+)
 _SETTLED = (
     select(assignments.c.settled_at)
     .where(_mine(assignments), assignments.c.state == "voted")
@@ -266,22 +336,26 @@ _SETTLED = (
 )
 _REPEATABLE = _repeatable()
 _GOLDEN = (
-    select(comparisons.c.comparison_id)
+    select(comparisons.c.comparison_id, _free_slot(comparisons.c.comparison_id).label("free_slot"))
     .where(scoped(comparisons), comparisons.c.gold.is_not(None), _is_strangers(), ~_is_met(comparisons.c.comparison_id))
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
-_OPEN = (
-    _slots(slots.c.comparison_id, slots.c.slot_no, slots.c.priority)
-    .where(is_free(bindparam("now")))
-    .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
-    .limit(bindparam("most"))
-)
+_OPEN = _open()
 _N_OPEN = select(func.count()).select_from(
     _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()
 )
 _UNFINISHED = _slots(slots.c.comparison_id).limit(1)
-_KNOWN = select(assignments).where(_mine(assignments), among(assignments.c.comparison_id), assignments.c.pass_no == bindparam("pass_no"))
+_OFFERED = (
+    select(literal(1))
+    .select_from(slots)
+    .join(comparisons, and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id))
+    .where(scoped(slots), _is_strangers())
+    .limit(1)
+)
+_KNOWN = select(assignments).where(
+    _mine(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.pass_no == bindparam("pass_no")
+)
 _LEASE_AGAIN = (
     assignments.update()
     .where(scoped(assignments), assignments.c.assignment_id == bindparam("its_assignment_id"))

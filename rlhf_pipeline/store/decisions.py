@@ -2,20 +2,28 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, func, or_, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import TriggerDecision, TriggerEvidence, content_hash
+from rlhf_pipeline.records import AnnotatorKind, Choice, TriggerDecision, TriggerEvidence, content_hash
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import read_events
-from rlhf_pipeline.store.schema import decisions, drift_events
+from rlhf_pipeline.store.schema import decisions, drift_events, votes
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 MAX_ATTEMPTS = 3
+
+
+class _Counted(NamedTuple):
+    """`n` votes that may teach, of those with a seq above `after` and up to `until`."""
+
+    after: int
+    until: int
+    n: int
 
 
 class Decisions:
@@ -35,9 +43,10 @@ class Decisions:
         None when there is neither an open nor a held event, or when the rule says nothing. A hold without an open event has
         nothing to claim: it is given back with decision_id None and not stored. `rule` must not use the store.
         """
+        counted = self._counted_ahead(up_to_seq)
         with acting(self._database) as (connection, ledger):
             known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
-            evidence = self._evidence(connection, known_seq, now, champion, is_replayed=up_to_seq is not None)
+            evidence = self._evidence(connection, known_seq, now, champion, counted, is_replayed=up_to_seq is not None)
             if not evidence.open_events and not evidence.held_events:
                 return None
             decision = rule(evidence)
@@ -122,25 +131,64 @@ class Decisions:
         return self._move(decision_id, again)
 
     def _evidence(
-        self, connection: Connection, known_seq: int, now: datetime, champion: str | None, *, is_replayed: bool
+        self, connection: Connection, known_seq: int, now: datetime, champion: str | None, counted: _Counted, *, is_replayed: bool
     ) -> TriggerEvidence:
+        last = self._last_fire(connection)
+        open_events, held_events = (
+            tuple(read_events(connection, self._database, which)) for which in (drift_events.c.decision_id.is_(None), _is_held(last))
+        )
         mine = self._database.mine(decisions)
-        fires = select(decisions).where(mine, decisions.c.action == "fire")
-        last = connection.execute(fires.order_by(decisions.c.decision_id.desc()).limit(1)).one_or_none()
         unfinished = select(func.count()).select_from(decisions).where(mine, decisions.c.state.in_(["pending", "submitted"]))
-        # After the last fire there are only holds, so their events are those of higher decision ids.
-        held = drift_events.c.decision_id > (last.decision_id if last else 0)
         return TriggerEvidence(
             champion=champion,
-            open_events=tuple(read_events(connection, self._database, drift_events.c.decision_id.is_(None))),
-            held_events=tuple(read_events(connection, self._database, held)),
+            open_events=open_events,
+            held_events=held_events,
             # Seen from a replayed day, what was fired on a later day cools nothing down.
             last_fired_at=last.decided_at if last and not (is_replayed and last.decided_at > now) else None,
-            n_new_votes=max(0, known_seq - (last.max_seq if last else 0)),
+            # Without events nobody is asked, so nothing is counted.
+            n_new_votes=self._counted_on(connection, counted, last, known_seq).n if open_events or held_events else 0,
             max_seq=known_seq,
             n_unfinished=connection.execute(unfinished).scalar_one(),
             now=now,
         )
+
+    def _last_fire(self, connection: Connection) -> Row[Any] | None:
+        fires = select(decisions).where(self._database.mine(decisions), decisions.c.action == "fire")
+        return connection.execute(fires.order_by(decisions.c.decision_id.desc()).limit(1)).one_or_none()
+
+    def _counted_ahead(self, up_to_seq: int | None) -> _Counted:
+        """Counted before the lock is taken: of a million votes that takes half a second, in which people go on voting."""
+        with self._database.reading() as connection:
+            last = self._last_fire(connection)
+            after = last.max_seq if last else 0
+            waiting = select(drift_events.c.event_id).where(
+                self._database.mine(drift_events), or_(drift_events.c.decision_id.is_(None), _is_held(last))
+            )
+            if connection.execute(waiting.limit(1)).one_or_none() is None:
+                return _Counted(after, after, 0)
+            newest = select(func.max(votes.c.seq)).where(self._database.mine(votes))
+            until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
+            return self._counted_on(connection, _Counted(after, after, 0), last, until)
+
+    def _counted_on(self, connection: Connection, known: _Counted, last: Row[Any] | None, until: int) -> _Counted:
+        """Votes after the last fire that may teach: no machine's, no skips, none that was superseded. What is `known` is not read again."""
+        after = last.max_seq if last else 0
+        if known.after != after:  # somebody fired meanwhile
+            known = _Counted(after, after, 0)
+        if until <= known.until:
+            return known
+        of_range = self._database.mine(votes), votes.c.seq > known.until, votes.c.seq <= until
+        replaced = votes.alias("replaced")
+        # Asked from the few that supersede: to look for a successor of each vote takes twice as long.
+        gone = (
+            select(func.count())
+            .select_from(votes)
+            .join(replaced, and_(self._database.mine(replaced), replaced.c.vote_id == votes.c.supersedes))
+            .where(*of_range, votes.c.supersedes.is_not(None), replaced.c.seq > after, _may_teach(replaced))
+        )
+        cast = select(func.count()).select_from(votes).where(*of_range, _may_teach(votes))
+        n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
+        return _Counted(after, until, known.n + n_cast - n_gone)
 
     def _store(self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int) -> TriggerDecision:
         newest = connection.execute(select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))).scalar()
@@ -186,6 +234,16 @@ class Decisions:
         wanted = select(decisions).where(self._database.mine(decisions), *conditions).order_by(decisions.c.decision_id)
         with self._database.reading() as connection:
             return [_decision(row) for row in connection.execute(wanted).mappings()]
+
+
+def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
+    # After the last fire there are only holds, so their events are those of higher decision ids.
+    return drift_events.c.decision_id > (last.decision_id if last else 0)
+
+
+def _may_teach(table: Any) -> ColumnElement[bool]:
+    # What the reward model answered by itself, and what nobody answered, is no reason to train it again.
+    return and_(table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value)
 
 
 def _decision(row: RowMapping) -> TriggerDecision:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError,
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import content_hash, utc_now
-from rlhf_pipeline.store.bulk import FEW, insert_rows
+from rlhf_pipeline.store.bulk import insert_rows
 from rlhf_pipeline.store.faults import translated
 from rlhf_pipeline.store.turns import Turns
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
 CONNECT_SECONDS = 10  # to reach a Postgres server: an address that swallows packets would hang for minutes
-FIRST_MEASURED = 500  # a quarter of the rows after which Postgres measures a table for the first time
+FIRST_MEASURED = 100  # a quarter of the rows after which Postgres measures a table for the first time
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 MAX_PARAMETERS = 10_000  # of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
@@ -100,7 +100,7 @@ class Database:
         owned = self.owned(rows)
         if owned:
             insert_rows(connection, table, owned)
-        if len(owned) > FEW and not self.is_sqlite:
+        if not self.is_sqlite:
             self._grown[table.name] = self._grown.get(table.name, 0) + len(owned)
 
     def close(self) -> None:
@@ -168,9 +168,10 @@ def _sqlite_path(url: URL) -> Path:
 def _postgres_engine(url: URL, busy_timeout_s: float) -> Engine:
     # Said here whatever the server's default is: a vote that was answered for survives a crash of the server.
     options = f"-c lock_timeout={int(busy_timeout_s * 1000)} -c timezone=UTC -c synchronous_commit=on"
-    # Pre-ping: connections of before a restart of the server are replaced before anybody is handed one.
+    # Pre-ping: connections of before a restart of the server are replaced before anybody is handed one. And many rows of an update are
+    # sent at once, not one after the other while everybody waits for the lock.
     return create_engine(
-        url, pool_pre_ping=True, pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s,
+        url, pool_pre_ping=True, executemany_mode="values_plus_batch", pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s,
         connect_args={"options": options, "connect_timeout": CONNECT_SECONDS},
     )  # fmt: skip
 

@@ -6,11 +6,12 @@ that text is cast, so that the correction becomes `chosen` in training like any 
 
 import json
 from collections.abc import Sequence
+from datetime import UTC
 
 from sqlalchemy import func, select
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_hash, content_id
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest
 from rlhf_pipeline.store.casting import cast_votes, seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
@@ -28,7 +29,7 @@ class FeedbackEntries:
 
     def add(self, new: NewFeedback, *, created_by: str, annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN) -> Feedback:
         """Record one, and the comparison and vote that a correction becomes, in one transaction."""
-        now = self._database.clock.now()
+        now = self._database.clock.now().astimezone(UTC)
         with acting(self._database) as (connection, ledger):
             last = connection.execute(select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))).scalar() or 0
             comparison_id = vote_id = None
@@ -66,7 +67,7 @@ class FeedbackEntries:
                 "vote_id": vote_id,
             }
             self._database.insert(connection, feedback, [row])
-            ledger.append(actor=created_by, action="feedback.add", object_id=str(last + 1), digest=content_hash(row["record"]))
+            ledger.append(actor=created_by, action=FEEDBACK_ADD, object_id=str(last + 1), digest=row_digest(feedback, row))
         return Feedback(
             **new.model_dump(), feedback_id=last + 1, created_at=now, created_by=created_by, comparison_id=comparison_id, vote_id=vote_id
         )
@@ -111,7 +112,7 @@ class FeedbackEntries:
         now = self._database.clock.now()
         return {
             "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, created_by),
-            "day": (new.given_at or now).date().isoformat(),
+            "day": (new.given_at or now).astimezone(UTC).date().isoformat(),  # in UTC, as its vote's
             "prompt_id": prompt_id,
             "prompt": prompt,
             "completion_a_id": a,

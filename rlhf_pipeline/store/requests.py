@@ -1,11 +1,14 @@
 """Requests by their idempotency key, so that one that is sent again is answered again and not done again. Knows no HTTP."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import and_, select
+from sqlalchemy import ColumnElement, and_, select
 
 from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
+from rlhf_pipeline.store.audit import acting_together
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import requests
 
@@ -22,7 +25,10 @@ class Answer:
 
 
 class Requests:
-    """`begin` before the work, `finish` after it. Votes need neither: their own key is kept beside them."""
+    """`begin` before the work, then do it within `answering`; or `finish` after it, where doing it twice does no harm.
+
+    Votes need neither: their own key is kept beside them.
+    """
 
     def __init__(self, database: Database):
         self._database = database
@@ -33,7 +39,7 @@ class Requests:
         Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its twin is at work.
         """
         now = self._database.clock.now()
-        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        this = self._this(principal, key)
         with self._database.writing() as connection:
             connection.execute(requests.delete().where(self._database.mine(requests), requests.c.expires_at <= now))
             row = connection.execute(select(requests).where(this)).one_or_none()
@@ -60,14 +66,32 @@ class Requests:
             connection.execute(requests.update().where(this).values(started_at=now))
         return None
 
+    @contextmanager
+    def answering(self, principal: str, key: str) -> Iterator[Callable[[Answer], None]]:
+        """The acts within it and the answer to them, told to what it gives, are one transaction.
+
+        A request that is sent again after a crash was done and is answered, or was not done. Raises AlreadyRunning, and keeps nothing,
+        where it was taken for given up and somebody else was faster.
+        """
+        unanswered = and_(self._this(principal, key), requests.c.status.is_(None))
+        with acting_together(self._database) as connection:
+
+            def keep(answer: Answer) -> None:
+                told = requests.update().where(unanswered).values(status=answer.status, answer=answer.body)
+                if not connection.execute(told).rowcount:
+                    raise AlreadyRunning(f"The request with idempotency key {key!r} was sent twice. Send it again in a second.")
+
+            yield keep
+
     def finish(self, principal: str, key: str, answer: Answer) -> None:
         """Keep the answer of a request that was done."""
-        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
         with self._database.writing() as connection:
-            connection.execute(requests.update().where(this).values(status=answer.status, answer=answer.body))
+            connection.execute(requests.update().where(self._this(principal, key)).values(status=answer.status, answer=answer.body))
 
     def give_up(self, principal: str, key: str) -> None:
-        """Forget a request that failed, so that it can be sent again at once."""
-        this = and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        """Forget a request that failed, so that it can be sent again at once. One that has its answer stays."""
         with self._database.writing() as connection:
-            connection.execute(requests.delete().where(this, requests.c.status.is_(None)))
+            connection.execute(requests.delete().where(self._this(principal, key), requests.c.status.is_(None)))
+
+    def _this(self, principal: str, key: str) -> ColumnElement[bool]:
+        return and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)

@@ -1,12 +1,12 @@
 """What annotators are told and how cards are dealt: guidelines and rules, each change a new version. Knows no reader of either."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Table, func, select
 
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
-from rlhf_pipeline.records import AnnotationRules, Guideline, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.records import AnnotationRules, Guideline
+from rlhf_pipeline.store.audit import GUIDELINES_ADD, RULES_PUT, acting, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import annotation_rules, guidelines
 
@@ -38,10 +38,10 @@ class Guidelines:
         """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit where there is a newer one."""
         with acting(self._database) as (connection, ledger):
             version = _next(self._database, connection, guidelines, after, "guidelines")
-            now = self._database.clock.now()
-            self._database.insert(connection, guidelines, [{"version": version, "text": text, "created_at": now, "created_by": actor}])
-            ledger.append(actor=actor, action="guidelines.add", object_id=str(version), digest=content_hash(version, text))
-        return Guideline(version=version, text=text, created_at=now, created_by=actor)
+            row = {"version": version, "text": text, "created_at": self._database.clock.now().astimezone(UTC), "created_by": actor}
+            self._database.insert(connection, guidelines, [row])
+            ledger.append(actor=actor, action=GUIDELINES_ADD, object_id=str(version), digest=row_digest(guidelines, row))
+        return Guideline.model_validate(row)
 
 
 class Rules:
@@ -73,10 +73,9 @@ class Rules:
         record = rules.model_dump_json()
         with acting(self._database) as (connection, ledger):
             version = _next(self._database, connection, annotation_rules, after, "rules")
-            now = self._database.clock.now()
-            row = {"version": version, "record": record, "created_at": now, "created_by": actor}
+            row = {"version": version, "record": record, "created_at": self._database.clock.now().astimezone(UTC), "created_by": actor}
             self._database.insert(connection, annotation_rules, [row])
-            ledger.append(actor=actor, action="rules.put", object_id=str(version), digest=content_hash(version, record))
+            ledger.append(actor=actor, action=RULES_PUT, object_id=str(version), digest=row_digest(annotation_rules, row))
         return version
 
 

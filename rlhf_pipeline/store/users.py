@@ -1,7 +1,7 @@
 """Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand in this table and nowhere else."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
@@ -41,17 +41,16 @@ class Users:
             self._database.insert(connection, users, [row])
             self._write(ledger, actor, "users.add", user_id, {"kind": kind})
             self._grant(connection, ledger, user_id, set(roles), actor)
-        return self.get(user_id)
+            return self._one(connection, user_id)
 
     def get(self, user_id: str) -> User:
         """Raises NotFound."""
-        found = self._read(users.c.user_id == user_id)
-        if not found:
-            raise NotFound(f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users list` names them.")
-        return found[0]
+        with self._database.reading() as connection:
+            return self._one(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
-        found = self._read(users.c.email == _normal(email))
+        with self._database.reading() as connection:
+            found = self._read(connection, users.c.email == _normal(email))
         return found[0] if found else None
 
     def password_hash(self, user_id: str) -> str | None:
@@ -62,7 +61,8 @@ class Users:
 
     def all(self) -> list[User]:
         """By e-mail."""
-        return self._read()
+        with self._database.reading() as connection:
+            return self._read(connection)
 
     def count(self) -> int:
         with self._database.reading() as connection:
@@ -70,42 +70,73 @@ class Users:
 
     def set_password(self, user_id: str, password_hash: str | None, *, actor: str) -> None:
         """Ends all sessions of the user. Raises NotFound."""
-        self._change(user_id, "users.set_password", actor, {"password_hash": password_hash}, ends_sessions=True)
+        with acting(self._database) as (connection, ledger):
+            self._one(connection, user_id)
+            self._update(connection, user_id, {"password_hash": password_hash})
+            self._revoke_all(connection, user_id, kind="session")
+            self._write(ledger, actor, "users.set_password", user_id, {})
 
     def rename(self, user_id: str, name: str, *, actor: str) -> User:
         """Raises NotFound; ConfigurationError for a name that says nothing."""
-        if not name.strip():
-            raise ConfigurationError("A name must have a character that is no space. Write one.")
-        self._change(user_id, "users.rename", actor, {"name": name.strip()})
-        return self.get(user_id)
+        return self.change(user_id, name=name, actor=actor)
 
     def disable(self, user_id: str, *, actor: str) -> User:
         """No login, no token of theirs works from the next request on. Raises ConfigurationError for the last admin."""
-        with acting(self._database) as (connection, ledger):
-            self._refuse_last_admin(connection, user_id)
-            self._update(connection, user_id, {"disabled_at": self._database.clock.now()})
-            self._revoke_all(connection, user_id)
-            self._write(ledger, actor, "users.disable", user_id, {})
-        return self.get(user_id)
+        return self.change(user_id, disabled=True, actor=actor)
 
     def enable(self, user_id: str, *, actor: str) -> User:
-        self._change(user_id, "users.enable", actor, {"disabled_at": None})
-        return self.get(user_id)
+        return self.change(user_id, disabled=False, actor=actor)
 
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
         """Exactly these from now on. Raises NotFound; ConfigurationError where nobody would be admin any more."""
-        wanted = set(roles)
+        return self.change(user_id, roles=roles, actor=actor)
+
+    def change(
+        self,
+        user_id: str,
+        *,
+        name: str | None = None,
+        roles: Iterable[Role] | None = None,
+        disabled: bool | None = None,
+        actor: str,
+        check: Callable[[User], None] | None = None,
+    ) -> User:
+        """All of it or nothing; what is None stays. The user as changed.
+
+        `check` is handed the user as they stand when nobody else can change them any more, and refuses by raising. Raises NotFound;
+        ConfigurationError for a name that says nothing, and where nobody would be admin any more.
+        """
         with acting(self._database) as (connection, ledger):
-            self._require(connection, user_id)
-            if Role.ADMIN not in wanted:
-                self._refuse_last_admin(connection, user_id)
-            here = and_(self._database.mine(role_grants), role_grants.c.user_id == user_id)
-            has = {Role(role) for role in connection.execute(select(role_grants.c.role).where(here)).scalars()}
-            for role in sorted(has - wanted):
-                connection.execute(role_grants.delete().where(here, role_grants.c.role == role.value))
-                self._write(ledger, actor, "roles.revoke", user_id, {"role": role.value})
-            self._grant(connection, ledger, user_id, wanted - has, actor)
-        return self.get(user_id)
+            user = self._one(connection, user_id)
+            if check is not None:
+                check(user)
+            if name is not None and name.strip() != user.name:
+                if not name.strip():
+                    raise ConfigurationError("A name must have a character that is no space. Write one.")
+                self._update(connection, user_id, {"name": name.strip()})
+                self._write(ledger, actor, "users.rename", user_id, {})
+            if roles is not None:
+                self._put_roles(connection, ledger, user, set(roles), actor)
+            if disabled is not None and disabled != (user.disabled_at is not None):
+                self._set_disabled(connection, ledger, user_id, disabled, actor)
+            return self._one(connection, user_id)
+
+    def _put_roles(self, connection: Connection, ledger: Ledger, user: User, wanted: set[Role], actor: str) -> None:
+        if Role.ADMIN not in wanted:
+            self._refuse_last_admin(connection, user.user_id)
+        has = set(user.roles)
+        here = and_(self._database.mine(role_grants), role_grants.c.user_id == user.user_id)
+        for role in sorted(has - wanted):
+            connection.execute(role_grants.delete().where(here, role_grants.c.role == role.value))
+            self._write(ledger, actor, "roles.revoke", user.user_id, {"role": role.value})
+        self._grant(connection, ledger, user.user_id, wanted - has, actor)
+
+    def _set_disabled(self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str) -> None:
+        if disabled:
+            self._refuse_last_admin(connection, user_id)
+            self._revoke_all(connection, user_id)
+        self._update(connection, user_id, {"disabled_at": self._database.clock.now() if disabled else None})
+        self._write(ledger, actor, "users.disable" if disabled else "users.enable", user_id, {})
 
     def _grant(self, connection: Connection, ledger: Ledger, user_id: str, roles: set[Role], actor: str) -> None:
         now = self._database.clock.now()
@@ -114,15 +145,7 @@ class Users:
         for role in sorted(roles):
             self._write(ledger, actor, "roles.grant", user_id, {"role": role.value})
 
-    def _change(self, user_id: str, action: str, actor: str, values: dict[str, Any], *, ends_sessions: bool = False) -> None:
-        with acting(self._database) as (connection, ledger):
-            self._update(connection, user_id, values)
-            if ends_sessions:
-                self._revoke_all(connection, user_id, kind="session")
-            self._write(ledger, actor, action, user_id, {})
-
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        self._require(connection, user_id)
         connection.execute(users.update().where(self._database.mine(users), users.c.user_id == user_id).values(values))
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
@@ -130,9 +153,11 @@ class Users:
         of_kind = () if kind is None else (tokens.c.kind == kind,)
         connection.execute(tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now()))
 
-    def _require(self, connection: Connection, user_id: str) -> None:
-        if not connection.execute(select(users.c.user_id).where(self._database.mine(users), users.c.user_id == user_id)).scalar():
+    def _one(self, connection: Connection, user_id: str) -> User:
+        found = self._read(connection, users.c.user_id == user_id)
+        if not found:
             raise NotFound(f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users list` names them.")
+        return found[0]
 
     def _refuse_last_admin(self, connection: Connection, user_id: str) -> None:
         admins = (
@@ -143,17 +168,16 @@ class Users:
         if list(connection.execute(admins).scalars()) == [user_id]:
             raise ConfigurationError("This is the last admin: nobody could add users any more. Make somebody else admin first.")
 
-    def _read(self, *conditions: Any) -> list[User]:
-        with self._database.reading() as connection:
-            wanted = select(users).where(self._database.mine(users), *conditions).order_by(users.c.email)
-            rows = connection.execute(wanted).mappings().all()
-            ids = [row["user_id"] for row in rows]
-            granted = select(role_grants.c.user_id, role_grants.c.role).where(self._database.mine(role_grants))
-            if len(ids) == 1:
-                granted = granted.where(role_grants.c.user_id == ids[0])
-            roles: dict[str, list[Role]] = {}
-            for grant in connection.execute(granted):
-                roles.setdefault(grant.user_id, []).append(Role(grant.role))
+    def _read(self, connection: Connection, *conditions: Any) -> list[User]:
+        wanted = select(users).where(self._database.mine(users), *conditions).order_by(users.c.email)
+        rows = connection.execute(wanted).mappings().all()
+        ids = [row["user_id"] for row in rows]
+        granted = select(role_grants.c.user_id, role_grants.c.role).where(self._database.mine(role_grants))
+        if len(ids) == 1:
+            granted = granted.where(role_grants.c.user_id == ids[0])
+        roles: dict[str, list[Role]] = {}
+        for grant in connection.execute(granted):
+            roles.setdefault(grant.user_id, []).append(Role(grant.role))
         return [
             User(
                 **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},

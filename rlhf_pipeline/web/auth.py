@@ -1,5 +1,7 @@
 """Whose a request is: passwords, sessions in signed cookies, API tokens, one-time logins. Knows no route and no permission's meaning."""
 
+import hashlib
+import hmac
 import os
 import secrets
 import threading
@@ -53,6 +55,16 @@ class Principal:
     def may(self, permission: Permission) -> bool:
         return permission in self.permissions
 
+    @property
+    def judges_blind(self) -> bool:
+        """Whether their roles let them vote, whatever this token carries: who made it can make another."""
+        return Permission.VOTES_CAST in permissions_of(self.user.roles)
+
+    @property
+    def sees_others_votes(self) -> bool:
+        """Before judging what they are on. An admin does, who could take any role and give it back."""
+        return not self.judges_blind or Role.ADMIN in self.user.roles
+
 
 class Auth:
     """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
@@ -61,7 +73,9 @@ class Auth:
         self._store = store
         self._hasher = PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self._signer = URLSafeSerializer(_secret(settings.home / SECRET_FILE), salt="session")
+        secret = _secret(settings.home / SECRET_FILE)
+        self._signer = URLSafeSerializer(secret, salt="session")
+        self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
         self._known = Recent[str, Principal](10_000, KNOWN_FOR_S)
         self.is_secure = settings.web_url.startswith("https:")
         self.cookie = COOKIES[1] if self.is_secure else COOKIES[0]
@@ -72,7 +86,7 @@ class Auth:
         return self._hasher.hash(secrets.token_urlsafe(16))
 
     def secret_of(self, request: HTTPConnection) -> str | None:
-        """The token that a request carries, in its Authorization header or its cookie; None where it carries none."""
+        """The token that a request carries, in its Authorization header or, signed, in its cookie; None where it carries none."""
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, secret = header.partition(" ")
@@ -80,18 +94,16 @@ class Auth:
         signed = request.cookies.get(self.cookie)
         if signed is None:
             return None
-        try:
-            return str(self._signer.loads(signed))
-        except BadData:
-            return ""
+        return "" if self._unsigned(signed) is None else signed
 
     def remembered(self, secret: str) -> Principal | None:
-        """Whose a secret was less than half a second ago."""
+        """Whose a token was, carried the same way, less than half a second ago: a session's is known by its signed cookie alone."""
         return self._known.get(secret)
 
     def principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
-        """Whose a secret is now; None where it never was one, expired, or was revoked."""
-        token = self._store.tokens.find(secret)
+        """Whose a token is now; None where it never was one, expired, was revoked, or is of a kind that is not carried so."""
+        bare = self._unsigned(secret) if from_cookie else secret
+        token = None if bare is None else self._store.tokens.find(bare)
         if token is None or token.kind != ("session" if from_cookie else "api"):
             return None
         user = self._store.users.get(token.user_id)
@@ -101,6 +113,10 @@ class Auth:
         principal = Principal(user, token, allowed)
         self._known.put(secret, principal)
         return principal
+
+    def digest(self, request: bytes) -> str:
+        """By which a repeated request is known. Keyed: nobody who reads the store can try what was in it."""
+        return hmac.new(self._request_key, request, hashlib.sha256).hexdigest()
 
     def forget(self) -> None:
         """Look everybody up again: somebody's rights changed."""
@@ -182,6 +198,12 @@ class Auth:
             raise Problem(
                 429, f"Too many wrong logins. Wait {seconds} s and try again.", kind="too_many_tries", headers={"Retry-After": seconds}
             )
+
+    def _unsigned(self, cookie: str) -> str | None:
+        try:
+            return str(self._signer.loads(cookie))
+        except BadData:
+            return None
 
     def _matches(self, known: str, password: str) -> bool:
         with self._hashing:

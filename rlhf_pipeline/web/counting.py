@@ -8,6 +8,7 @@ from datetime import date, datetime
 from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store, WorkLeft
 from rlhf_pipeline.store.vote_lists import Tally
+from rlhf_pipeline.web.figures import Figures
 from rlhf_pipeline.web.recent import Current
 
 PACE_OF = 200  # newest votes of an annotator whose median time is told
@@ -17,10 +18,11 @@ WORK_EVERY_S = 1.0
 
 @dataclass
 class Counted:
-    """Votes up to `seq`, by whom and when."""
+    """Votes up to `seq`, by whom and when. What a machine answered by itself is counted apart from what was judged."""
 
     seq: int = 0
     n_votes: int = 0
+    n_machine: int = 0
     n_skips: int = 0
     by_day: dict[date, int] = field(default_factory=dict)
     by_annotator: dict[tuple[str, AnnotatorKind], dict[date, int]] = field(default_factory=dict)
@@ -31,8 +33,11 @@ class Counted:
         if tally.choice == Choice.SKIP:
             self.n_skips += n
             return
-        self.n_votes += n
-        self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
+        if tally.annotator_kind == AnnotatorKind.MACHINE:
+            self.n_machine += n
+        else:
+            self.n_votes += n
+            self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
         days = self.by_annotator.setdefault((tally.annotator_id, tally.annotator_kind), {})
         days[tally.day] = days.get(tally.day, 0) + n
 
@@ -44,7 +49,8 @@ class Progress:
         self._store = store
         self._lock = threading.Lock()
         self._counted = Counted()
-        self.work: Current[WorkLeft] = Current(store.assignments.work_left, WORK_EVERY_S)
+        self.work: Current[WorkLeft] = Current(store.assignments.work_left, WORK_EVERY_S, may_lag=True)
+        self.figures = Figures(store)
 
     def counted(self) -> Counted:
         with self._lock:
@@ -55,12 +61,16 @@ class Progress:
             return known
 
     def _add(self, known: Counted, newest: int) -> None:
-        for tally in self._store.votes.tallies(known.seq, up_to_seq=newest):
+        # All is read before any is counted: where the store fails between, nothing is counted twice.
+        cast = self._store.votes.tallies(known.seq, up_to_seq=newest)
+        replaced = self._store.votes.replaced(known.seq, up_to_seq=newest)
+        paces = self._store.votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest)
+        for tally in cast:
             known.count(tally, tally.n)
             known.last_at[tally.annotator_id] = max(tally.last_received_at, known.last_at.get(tally.annotator_id, tally.last_received_at))
-        for replaced in self._store.votes.replaced(known.seq, up_to_seq=newest):
-            known.count(replaced, -replaced.n)
-        for annotator_id, seconds in self._store.votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest):
+        for tally in replaced:
+            known.count(tally, -tally.n)
+        for annotator_id, seconds in paces:
             if seconds is not None:
                 known.paces.setdefault(annotator_id, deque(maxlen=PACE_OF)).append(seconds)
         known.seq = newest

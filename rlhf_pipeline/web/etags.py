@@ -24,8 +24,8 @@ def etag_of_record(record: BaseModel) -> str:
     return f'"{hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:20]}"'
 
 
-def edited_version(if_match: str | None) -> int:
-    """Raises Problem 428 where it is missing, 422 where it is none."""
+def edited(if_match: str | None) -> str:
+    """The ETag an edit was made of. Raises Problem 428 where it is missing."""
     if if_match is None:
         raise Problem(
             428,
@@ -33,7 +33,12 @@ def edited_version(if_match: str | None) -> int:
             kind="unconditional_edit",
             errors=[("header.if-match", "is missing")],
         )
-    word = if_match.strip().strip('"')
+    return if_match.strip()
+
+
+def edited_version(if_match: str | None) -> int:
+    """Raises Problem 428 where it is missing, 422 where it is none."""
+    word = edited(if_match).strip('"')
     if not word.isascii() or not word.isdigit() or len(word) > 9:
         raise Problem(422, 'If-Match is no version, e.g. "3".', kind="invalid", errors=[("header.if-match", "is no version")])
     return int(word)

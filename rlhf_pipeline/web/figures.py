@@ -1,59 +1,84 @@
 """An annotator's figures: pace, agreement with oneself and with known answers. Knows judgements; knows no route."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from math import sqrt
 from statistics import median
 
+from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.vote_lists import Judgement
+from rlhf_pipeline.store.judgements import CastVote, Judged, Judgements, Known
+from rlhf_pipeline.web.recent import Recent
 from rlhf_pipeline.web.schemas import Confidence, GoldShare, Repeats, Statistics
 
 PACE_OF = 200  # newest judgements whose median time is told
+ANNOTATORS_AT_HAND = 1000
 Z = 1.959964  # of a 95 % interval
 
 
-def of_annotator(store: Store, annotator_id: str) -> Statistics:
-    """Of the newest 20,000 judgements, of hidden cards those of days before today."""
-    return counted(store.votes.judgements_of(annotator_id), store.database.clock.now().date())
+class Figures:
+    """Of whoever asks: the days before today are counted once, of today the votes since the last look are read."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._judgements = Judgements(store.database)
+        self._at_hand = Recent[str, tuple[date, Judged]](ANNOTATORS_AT_HAND)
+
+    def of(self, annotator_id: str) -> Statistics:
+        """All judgements that stand; hidden cards of the days before today."""
+        today = self._store.database.clock.now().date()
+        at_hand = self._at_hand.get(annotator_id)
+        judged = None
+        if at_hand is not None and at_hand[0] == today:
+            judged = gone_on(at_hand[1], self._judgements.since(annotator_id, at_hand[1].seq), today)
+        if judged is None:
+            judged = self._judgements.before(annotator_id, today, n_paces=PACE_OF)
+        self._at_hand.put(annotator_id, (today, judged))
+        return told(judged, today)
 
 
-def counted(judged: list[Judgement], today: date) -> Statistics:
-    """`judged` newest first."""
-    days = {one.day for one in judged}
-    seconds = [one.duration_s for one in judged[:PACE_OF] if one.duration_s is not None]
-    past = [one for one in judged if one.day < today]
-    n_again, n_same = _repeats(past)
-    known = [one for one in past if one.gold is not None and one.pass_no == 1]
-    n_right = sum(one.choice == one.gold for one in known)
+def gone_on(judged: Judged, cast: Sequence[CastVote], today: date) -> Judged | None:
+    """What stands after the next votes; None where they change an earlier day, which has to be counted again."""
+    if not cast:
+        return judged
+    standing, skips = dict(judged.today), set(judged.skips)
+    for vote in cast:
+        if vote.day < today.isoformat() or not (vote.supersedes is None or vote.supersedes in standing or vote.supersedes in skips):
+            return None
+        standing.pop(vote.supersedes or "", None)
+        if vote.choice == Choice.SKIP:
+            skips.add(vote.vote_id)
+        else:
+            standing[vote.vote_id] = vote.duration_s
+    return replace(judged, seq=cast[-1].seq, today=standing, skips=frozenset(skips))
+
+
+def told(judged: Judged, today: date) -> Statistics:
+    """In the words of the API."""
+    paces = [*reversed(judged.today.values()), *judged.paces][:PACE_OF]
+    seconds = [pace for pace in paces if pace is not None]
+    days = set(judged.by_day) | ({today} if judged.today else set())
+    n_right, n_known = sum(one.n for one in judged.known if one.is_right), sum(one.n for one in judged.known)
     return Statistics(
-        votes_today=sum(one.day == today for one in judged),
-        votes_total=len(judged),
+        votes_today=len(judged.today),
+        votes_total=sum(judged.by_day.values()) + len(judged.today),
         median_seconds=median(seconds) if seconds else None,
         days_in_a_row=_days_in_a_row(days, today),
-        repeats=Repeats(agree=n_same, n=n_again, **_ends(n_same, n_again)),
-        gold=GoldShare(right=n_right, n=len(known), **_ends(n_right, len(known))),
-        confidence=_by_confidence(known),
+        repeats=Repeats(agree=judged.n_same, n=judged.n_again, **_ends(judged.n_same, judged.n_again)),
+        gold=GoldShare(right=n_right, n=n_known, **_ends(n_right, n_known)),
+        confidence=_by_confidence(judged.known),
     )
 
 
-def _repeats(judged: Iterable[Judgement]) -> tuple[int, int]:
-    """Second looks, and those that said the same as the first."""
-    passes: dict[str, dict[int, str]] = {}
-    for one in judged:
-        passes.setdefault(one.comparison_id, {}).setdefault(one.pass_no, one.choice.value)
-    pairs = [(looks[1], looks[2]) for looks in passes.values() if 1 in looks and 2 in looks]
-    return len(pairs), sum(first == second for first, second in pairs)
-
-
-def _by_confidence(known: Iterable[Judgement]) -> list[Confidence]:
+def _by_confidence(known: Iterable[Known]) -> list[Confidence]:
     n, right = Counter[float](), Counter[float]()
     for one in known:
         if one.stated_confidence is not None:
             stated = round(one.stated_confidence, 1)
-            n[stated] += 1
-            right[stated] += one.choice == one.gold
+            n[stated] += one.n
+            right[stated] += one.n if one.is_right else 0
     return [Confidence(stated=stated, n=n[stated], right=right[stated]) for stated in sorted(n)]
 
 

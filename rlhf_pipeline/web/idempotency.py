@@ -1,31 +1,88 @@
 """A POST that is sent again under its Idempotency-Key is answered again, not done again. Knows requests; knows nothing of what they do."""
 
-import hashlib
 import json
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fastapi import Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from rlhf_pipeline.store import Answer, Store
+from rlhf_pipeline.store import Answer
+from rlhf_pipeline.store.audit import acting_together
 from rlhf_pipeline.web.dependencies import Needs, guard_of, site_of
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
 
 HEADER = "idempotency-key"
 MOST = 128  # characters
 SECRETS = ("secret", "login_link")  # fields of answers that are shown once and never kept
 REPLAYED = {"Idempotency-Replayed": "true"}
 
+P = ParamSpec("P")
+T = TypeVar("T", bound=BaseModel)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Filler = Callable[[Site, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass
+class Pending:
+    """A request that is being answered under its key."""
+
+    who: str
+    key: str
+    status: int
+    has_answer: bool = False
+
+
+_PENDING: ContextVar[Pending | None] = ContextVar("pending", default=None)
 
 
 def keeps_own_key(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a route whose own transaction keeps the key, as votes do."""
-    endpoint.keeps_own_key = True  # type: ignore[attr-defined]
-    return endpoint
+    return _unrecorded(endpoint)
+
+
+def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a route that is sent secrets alone and ends the session that sent it: no trace of the request is kept."""
+    return _unrecorded(endpoint)
+
+
+def done_once(
+    *, leaves_out: Sequence[str] = (), fills_in: Filler | None = None
+) -> Callable[[Callable[Concatenate[Site, P], T]], Callable[Concatenate[Site, P], T]]:
+    """Marks a route that must not be done twice: its acts, its key and its answer are one transaction, so that no crash parts them.
+
+    For what is free to repeat (leases, offers) keeping the answer afterwards is enough. Fields that it `leaves_out` of the kept answer are
+    filled in, from where they stand, when it is told again.
+    """
+
+    def marked(endpoint: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
+        @wraps(endpoint)
+        def once(site: Site, *args: P.args, **kwargs: P.kwargs) -> Any:
+            pending = _PENDING.get()
+            if pending is None:
+                with acting_together(site.store.database):
+                    return endpoint(site, *args, **kwargs)
+            with site.store.requests.answering(pending.who, pending.key) as keep:
+                told = endpoint(site, *args, **kwargs).model_dump_json()
+                keep(Answer(pending.status, _without(told, (*SECRETS, *leaves_out))))
+            pending.has_answer = True
+            response = Response(told, pending.status, media_type="application/json")
+            said = kwargs.get("response")
+            if isinstance(said, Response):
+                response.headers.update(said.headers)
+            return response
+
+        once.fills_in = fills_in  # type: ignore[attr-defined]
+        return cast("Callable[Concatenate[Site, P], T]", once)
+
+    return marked
 
 
 class IdempotentRoute(APIRoute):
@@ -34,8 +91,9 @@ class IdempotentRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
         guard = guard_of(self)
-        if "POST" not in (self.methods or ()) or getattr(self.endpoint, "keeps_own_key", False) or not isinstance(guard, Needs):
+        if "POST" not in (self.methods or ()) or getattr(self.endpoint, "is_unrecorded", False) or not isinstance(guard, Needs):
             return handler
+        fills_in: Filler | None = getattr(self.endpoint, "fills_in", None)
 
         async def once(request: Request) -> Response:
             key = request.headers.get(HEADER)
@@ -43,28 +101,34 @@ class IdempotentRoute(APIRoute):
                 return await handler(request)
             check_key(key)
             principal = await guard(request)
-            store = (await site_of(request)).store
-            asked = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()).hexdigest()
-            return await _answered_once(store, principal.user_id, key, asked, lambda: handler(request))
+            site = await site_of(request)
+            asked = site.auth.digest(f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body())
+            known = await run_in_threadpool(site.store.requests.begin, principal.user_id, key, asked)
+            if known is not None:
+                body = known.body if fills_in is None else await run_in_threadpool(_filled, site, known.body, fills_in)
+                return Response(body, known.status, REPLAYED, "application/json" if body else None)
+            return await _answered(site, Pending(principal.user_id, key, self.status_code or 200), lambda: handler(request))
 
         return once
 
 
-async def _answered_once(store: Store, who: str, key: str, asked: str, handle: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
-    known = await run_in_threadpool(store.requests.begin, who, key, asked)
-    if known is not None:
-        return Response(known.body, known.status, REPLAYED, "application/json" if known.body else None)
-    is_done = False
+async def _answered(site: Site, pending: Pending, handle: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
+    requests, who, key = site.store.requests, pending.who, pending.key
+    outer = _PENDING.set(pending)
     try:
         response = await handle()
-        if 200 <= response.status_code < 300:
-            answer = Answer(response.status_code, _without_secrets(bytes(response.body)))
-            await run_in_threadpool(store.requests.finish, who, key, answer)
-            is_done = True
-        return response
+    except Exception:
+        await run_in_threadpool(requests.give_up, who, key)  # of one that was done all the same nothing is given up
+        raise
     finally:
-        if not is_done:
-            await run_in_threadpool(store.requests.give_up, who, key)
+        _PENDING.reset(outer)
+    if pending.has_answer:
+        return response
+    if 200 <= response.status_code < 300:
+        await run_in_threadpool(requests.finish, who, key, Answer(response.status_code, _without(bytes(response.body).decode(), SECRETS)))
+    else:
+        await run_in_threadpool(requests.give_up, who, key)
+    return response
 
 
 def check_key(key: str) -> str:
@@ -75,9 +139,18 @@ def check_key(key: str) -> str:
     return key
 
 
-def _without_secrets(body: bytes) -> str:
-    """An answer as it is kept: tokens and login links stand in no table."""
-    if not any(f'"{name}"'.encode() in body for name in SECRETS):
-        return body.decode()
+def _unrecorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    endpoint.is_unrecorded = True  # type: ignore[attr-defined]
+    return endpoint
+
+
+def _without(body: str, names: Sequence[str]) -> str:
+    """An answer as it is kept: tokens, login links and what else it leaves out stand in no other table."""
+    if not any(f'"{name}"' in body for name in names):
+        return body
+    return json.dumps({name: None if name in names else value for name, value in json.loads(body).items()}, ensure_ascii=False)
+
+
+def _filled(site: Site, body: str, fills_in: Filler) -> str:
     document = json.loads(body)
-    return json.dumps({name: None if name in SECRETS else value for name, value in document.items()})
+    return json.dumps(document | fills_in(site, document), ensure_ascii=False)

@@ -1,14 +1,15 @@
 """Lists of votes and comparisons as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from rlhf_pipeline.records import Vote, VoteDetails
+from rlhf_pipeline.store.judgements import judged_by
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.identity import names_its_maker
 from rlhf_pipeline.web.paging import cursor_of, place_of
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, VoteOut
 from rlhf_pipeline.web.site import Site
@@ -17,8 +18,13 @@ from rlhf_pipeline.web.votes import own_choice, own_sides
 NOTHING = VoteDetails()
 
 
-def votes(site: Site, only: dict[str, str | None], words: str | None, *, cursor: str | None, limit: int) -> Page[VoteOut]:
-    """Newest first. Raises Problem 422 for words beside other filters."""
+def votes(
+    site: Site, principal: Principal, only: dict[str, str | None], words: str | None, *, cursor: str | None, limit: int
+) -> Page[VoteOut]:
+    """Newest first, without those that the reader may not see yet: a page may be short and still have a next.
+
+    Raises Problem 422 for words beside other filters.
+    """
     place = place_of(cursor, int)
     before = place[0] if place else None
     if words:
@@ -29,9 +35,19 @@ def votes(site: Site, only: dict[str, str | None], words: str | None, *, cursor:
         found = site.store.votes.page(before_seq=before, limit=limit, **only)
         following = int(found["seq"].iloc[-1]) if len(found) == limit else None
     rows = plain_rows(found)
+    hidden = unjudged(site, principal, [row["comparison_id"] for row in rows])
+    rows = [row for row in rows if row["comparison_id"] not in hidden or row["annotator_id"] == principal.user_id]
     said = site.store.votes.with_ids([row["vote_id"] for row in rows])
     items = [_vote_out(row, said[row["vote_id"]]) for row in rows]
     return Page(items=items, next=cursor_of(following) if following else None)
+
+
+def unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) -> set[str]:
+    """Those on which a reader may not see others' votes: who may vote judges first."""
+    if principal.sees_others_votes:
+        return set()
+    ids = set(comparison_ids)
+    return ids - judged_by(site.store.database, principal.user_id, ids)
 
 
 def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:
@@ -88,7 +104,7 @@ def comparison(site: Site, principal: Principal, comparison_id: str) -> Comparis
 def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
     texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
-    hidden = {"model_version_a": None, "model_version_b": None, "gold": None} if principal.may(Permission.VOTES_CAST) else {}
+    hidden = {"model_version_a": None, "model_version_b": None, "gold": None} if principal.judges_blind else {}
     found = []
     for row in rows:
         n_slots, n_done = slots.get(row["comparison_id"], (0, 0))

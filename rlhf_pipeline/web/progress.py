@@ -24,6 +24,7 @@ def of_project(site: Site, *, shows_names: bool) -> ProgressOut:
     return ProgressOut(
         work=work(site.progress.work()),
         votes=counted.n_votes,
+        machine_votes=counted.n_machine,
         votes_by_day=[DayCount(day=day, n=n) for day, n in days],
         annotators=_most_first(people),
     )
@@ -34,9 +35,10 @@ def metrics(site: Site) -> Metrics:
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
+        machine_votes=counted.n_machine,
         votes_today=counted.by_day.get(site.store.database.clock.now().date(), 0),
         skips=counted.n_skips,
-        annotators=len(counted.by_annotator),
+        annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in list(counted.by_annotator)),
         comparisons=site.store.comparisons.count(),
         offered=left.n_comparisons,
         slots=left.n_slots,

@@ -54,14 +54,15 @@ OLD_S = 60.0
 class Current(Generic[V]):
     """One value, read anew when it is older than `seconds`.
 
-    Where reading takes long, whoever asks is given the value of a moment ago while a thread reads the new one; but none that is a
-    minute old.
+    Where reading takes long and `may_lag`, whoever asks is given the value of a moment ago while a thread reads the new one; but none
+    that is a minute old.
     """
 
-    def __init__(self, read: Callable[[], V], seconds: float, monotonic: Callable[[], float] = time.monotonic):
+    def __init__(self, read: Callable[[], V], seconds: float, monotonic: Callable[[], float] = time.monotonic, *, may_lag: bool = False):
         self._read = read
         self._seconds = seconds
         self._now = monotonic
+        self._may_lag = may_lag
         self._lock = threading.Lock()  # held by whoever reads
         self._value: tuple[float, float, V] | None = None  # when reading began, how long it took
 
@@ -72,7 +73,7 @@ class Current(Generic[V]):
         age = self._now() - known[0]
         if age <= self._seconds:
             return known[2]
-        if known[1] <= QUICK_S or age > OLD_S:
+        if not self._may_lag or known[1] <= QUICK_S or age > OLD_S:
             return self._renewed()
         if age > self._seconds + known[1] and not self._lock.locked():
             threading.Thread(target=self._renewed, daemon=True).start()

@@ -164,7 +164,7 @@ class Lease(BaseModel):
     rules: RulesShown
     guideline_version: int | None
     remaining: int = Field(description="about how many judgements are open for you: in tens, at most 200")
-    reason_empty: Literal["no_comparisons", "all_judged_by_you", "cap_reached", "others_hold_them"] | None
+    reason_empty: Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"] | None
 
 
 class Extended(BaseModel):
@@ -375,7 +375,7 @@ class NewGuideline(Model):
 
 
 class RulesRead(AnnotationRules):
-    seed: int | None = Field(description="null for those who may not write rules: it tells which cards are hidden ones")  # type: ignore[assignment]
+    seed: int | None = Field(description="null but for admins, and for auditors who do not vote: it tells which cards are hidden ones")  # type: ignore[assignment]
 
 
 class RulesOut(BaseModel):
@@ -410,16 +410,18 @@ class AnnotatorProgress(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """Votes that were cast, skips left out; a vote that replaced another is counted once."""
+    """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted once."""
 
     work: Work
     votes: int
+    machine_votes: int
     votes_by_day: list[DayCount]
     annotators: list[AnnotatorProgress]
 
 
 class Metrics(BaseModel):
     votes: int
+    machine_votes: int
     votes_today: int
     skips: int
     annotators: int

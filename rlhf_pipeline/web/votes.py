@@ -17,6 +17,7 @@ from rlhf_pipeline.web.site import Site, Terms
 
 GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived
 OLDEST = timedelta(days=30)  # of a vote from an outbox
+OUTBOX = timedelta(hours=1)  # after a vote's arrival in which its correction may still be on the way
 
 
 def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
@@ -78,7 +79,8 @@ def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is
     now = site.store.database.clock.now()
     voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
     if not is_known:
-        _check(sent, terms, card)
+        _check(sent, terms)
+        _check_highlights(site, sent, card)
         _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
     new = NewVote.model_construct(  # every field was validated by VoteFields
         comparison_id=card.assignment.comparison_id if card else str(sent.comparison_id),
@@ -140,7 +142,7 @@ def _card(site: Site, principal: Principal, sent: VoteFields) -> Card | None:
     return None
 
 
-def _check(sent: VoteFields, terms: Terms, card: Card | None) -> None:
+def _check(sent: VoteFields, terms: Terms) -> None:
     if terms.rules.requires_reason and sent.choice != Choice.SKIP and not (sent.reason or "").strip():
         raise _wrong("reason", "is missing, and this project asks for one with every vote but a skip")
     for name in sent.dimensions:
@@ -148,11 +150,23 @@ def _check(sent: VoteFields, terms: Terms, card: Card | None) -> None:
             raise _wrong(f"dimensions.{name}", f"is no dimension of this project; it has {', '.join(terms.rules.dimensions) or 'none'}")
     if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
         raise _wrong("flags", "`undone` takes a vote back: it comes with choice skip and the vote it supersedes")
+
+
+def _check_highlights(site: Site, sent: VoteFields, card: Card | None) -> None:
+    """They lie within the text that they mark: that of the card's side, or of the comparison's."""
+    if not sent.highlights:
+        return
     if card is not None:
-        for i, highlight in enumerate(sent.highlights):
-            text = card.left if highlight.side == "a" else card.right
-            if highlight.end > len(text):
-                raise _wrong(f"highlights.{i}.end", f"is {highlight.end}, but that completion has {len(text)} characters")
+        texts = {"a": card.left, "b": card.right}
+    else:
+        shown = site.store.comparisons.texts([str(sent.comparison_id)]).get(str(sent.comparison_id))
+        if shown is None:
+            return  # the store refuses what was never published
+        texts = {"a": shown.completion_a, "b": shown.completion_b}
+    for i, highlight in enumerate(sent.highlights):
+        length = len(texts[highlight.side])
+        if highlight.end > length:
+            raise _wrong(f"highlights.{i}.end", f"is {highlight.end}, but that completion has {length} characters")
 
 
 def _check_times(site: Site, principal: Principal, sent: VoteFields, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
@@ -163,13 +177,15 @@ def _check_times(site: Site, principal: Principal, sent: VoteFields, voted_at: d
 
 
 def _check_undo(site: Site, principal: Principal, vote_id: str, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
-    """By the clock that is kinder: a vote and its correction may both have waited in an outbox."""
+    """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The sender's clock counts for an hour after
+    the vote arrived, and forwards only: else whoever sends the old time could change a vote for ever."""
     old = site.store.votes.get(vote_id)
     if old.annotator_id != principal.user_id:
         raise Problem(404, f"There is no vote {vote_id!r} of yours.", kind="not_found", errors=[("body.supersedes", "is not yours")])
     if old.details is not None and "undone" in old.details.flags:
         return  # a card whose vote was taken back is judged anew with as much time as any
-    passed = min((now - old.received_at).total_seconds(), (voted_at - (old.voted_at or old.received_at)).total_seconds())
+    waited, pressed = now - old.received_at, voted_at - (old.voted_at or old.received_at)
+    passed = (min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited).total_seconds()
     if passed > undo_seconds + GRACE_S:
         raise Problem(
             409,
@@ -217,8 +233,10 @@ def _receipt(site: Site, sent: VoteFields, card: Card | None, vote: Vote) -> Vot
 
 
 def _is_extra(site: Site, card: Card | None, vote: Vote) -> bool:
-    """Asked only of votes that came after their lease: within it nobody else is let the card."""
-    if card is None or vote.choice == Choice.SKIP or vote.received_at <= card.assignment.leased_until:
+    """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a vote on it was taken back."""
+    if card is None or vote.choice == Choice.SKIP or vote.annotator_kind == AnnotatorKind.MACHINE:
+        return False
+    if vote.received_at <= card.assignment.leased_until and vote.supersedes is None:
         return False
     return not site.store.assignments.holds_slot(card.assignment.assignment_id)
 

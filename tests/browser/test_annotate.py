@@ -72,6 +72,43 @@ def test_a_vote_cast_while_the_figures_are_read_is_counted_once(site: People, pa
     assert page.inner_text("#today") == "1"
 
 
+def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: Any) -> None:
+    """The page looks at the figures at every twentieth vote, which the server may have counted before its answer is here."""
+    site.furnish(30)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    n_cast, held = 0, []
+
+    def on_vote(route: Any) -> None:
+        nonlocal n_cast
+        n_cast += 1
+        answer = route.fetch()  # the server has it
+        if n_cast == 20:
+            held.append((route, answer))
+        else:
+            route.fulfill(response=answer)
+
+    def on_figures(route: Any) -> None:
+        while not held:
+            page.wait_for_timeout(20)
+        route.fulfill(response=route.fetch())
+        page.wait_for_timeout(300)
+        for late, answer in held:
+            late.fulfill(response=answer)
+        page.unroute_all(behavior="ignoreErrors")
+
+    page.route("**/api/v1/votes", on_vote)
+    page.route("**/api/v1/me/statistics", on_figures)
+    for _ in range(20):
+        at_the_desk(page)
+        vote(page, "1")
+    all_sent(page)
+    page.wait_for_timeout(2500)  # until it has looked again
+    assert page.inner_text("#today") == "20" == str(len(site.votes(ann)))
+
+
 def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")
@@ -97,6 +134,29 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     day = cast_1.day.isoformat()
     counting = site.store.votes.snapshot([day])
     assert sorted(counting["vote_id"]) == sorted([again_1.vote_id, again_2.vote_id])
+
+
+def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(site: People, context: Any, page: Any) -> None:
+    """What the first tab knew of the undo is closed with it."""
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    judged = vote(page, "1")
+    press(page, "u")
+    until(lambda: shown(page) == judged, "the card again")
+    all_sent(page)
+    until(lambda: len(site.votes(ann)) == 2, "the undo")
+    page.close()
+    other = context.new_page()
+    other.goto(site.url + "/annotate")
+    at_the_desk(other)
+    assert shown(other) == judged, "it comes first"
+    vote(other, "9")
+    all_sent(other)
+    first, undone, again = site.votes(ann)
+    assert (undone.supersedes, again.supersedes) == (first.vote_id, undone.vote_id)
+    assert [one.pass_no for one in site.store.votes.judgements_of(ann.user_id)] == [1]
 
 
 def test_a_skip_leaves_the_comparison_to_others(site: People, page: Any) -> None:
@@ -279,6 +339,9 @@ def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None
     at_the_desk(page)
     vote(page, "1")
     page.get_by_text("All done").wait_for()
+    all_sent(page)
+    log_in(page, site, site.add("bo@example.org"))
+    page.get_by_text("Everything that was offered is judged by others").wait_for()
 
 
 def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) -> None:

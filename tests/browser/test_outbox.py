@@ -47,7 +47,9 @@ def test_votes_cast_without_a_network_are_sent_when_it_is_back(site: People, con
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
-def test_a_minute_without_a_network_loses_and_doubles_nothing(site: People, context: Any, page: Any) -> None:
+def test_a_minute_without_a_network_loses_and_doubles_nothing(
+    site: People, context: Any, page: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.furnish(40)
     site.rules(prefetch=20)
     ann = site.add("ann@example.org")
@@ -55,7 +57,7 @@ def test_a_minute_without_a_network_loses_and_doubles_nothing(site: People, cont
     at_the_desk(page)
     until(lambda: site.store.assignments.work_left().n_leased >= 20, "cards leased ahead")
     page.wait_for_timeout(300)
-    n = 0
+    n = n_waited = 0
     for is_offline, seconds in ((False, 3), (True, 60), (False, 3)):
         context.set_offline(is_offline)
         end = time.monotonic() + seconds
@@ -65,8 +67,14 @@ def test_a_minute_without_a_network_loses_and_doubles_nothing(site: People, cont
                 n += 1
             page.wait_for_timeout(1000)
         assert (unsent(page) > 10) == is_offline
+        n_waited = max(n_waited, unsent(page))
     all_sent(page)
     votes = site.votes(ann)
+    with capsys.disabled():
+        where = site.store.database.engine.dialect.name
+        print(
+            f"\na minute without a network on {where}: {n} votes cast, {n_waited} of them waited, {len(votes)} stored, {unsent(page)} unsent"
+        )
     assert n > 20
     assert len(votes) == n == int(page.inner_text("#today"))
     assert len({v.assignment_id for v in votes}) == n

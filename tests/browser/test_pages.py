@@ -47,7 +47,7 @@ def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: st
 
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
     said = {
-        "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No disputes",
+        "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No judgements yet",
         "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
         "/annotate": "Nothing to judge yet",
     }  # fmt: skip
@@ -240,6 +240,8 @@ def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: 
             cast(site, user, c, choice)
     page.goto(site.url + "/consensus")
     n_disputed = page.locator(".row").count()
+    page.goto(site.url + "/consensus?state=open")
+    page.get_by_text("Every comparison that somebody judged has the judgements of 2 or more people").wait_for()
     page.goto(site.url + "/consensus?state=all")
     assert page.locator(".row").count() == 3
     assert n_disputed == 1

@@ -46,7 +46,7 @@ def test_the_check_would_notice_a_script_and_a_request(site: People, context: An
     until(lambda: bool(foreign) and bool(dialogs), "a script and a request")
 
 
-def test_no_payload_runs_where_people_judge(site: People, watched: Any) -> None:
+def test_no_payload_runs_where_people_judge(site: People, watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
     n = len(PAYLOADS)
     site.publish([(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)])
     site.rules(repeat_share=0, prefetch=20)
@@ -64,6 +64,13 @@ def test_no_payload_runs_where_people_judge(site: People, watched: Any) -> None:
         until(lambda before=before: not watched.is_visible("#desk") or shown(watched) != before, "the next comparison")
     all_sent(watched)  # asks the page, so that the watch above lets its requests through
     assert len(site.votes(ann)) == n
+    tell(watched, f"{n} payloads in prompt and both completions on the annotate page", capsys)
+
+
+def tell(watched: Any, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    watched.wait_for_timeout(300)  # for what loads late
+    with capsys.disabled():
+        print(f"\n{what}: {len(watched.dialogs)} scripts ran, {len(watched.foreign)} requests left")
 
 
 def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -> None:
@@ -76,7 +83,7 @@ def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -
     assert watched.text_content("#prompt") == one[0]
 
 
-def test_no_payload_runs_on_any_other_page(site: People, watched: Any) -> None:
+def test_no_payload_runs_on_any_other_page(site: People, watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
     n = len(PAYLOADS)
     admin = site.add("admin@example.org", Role.ADMIN, name=f"Ada {PAYLOADS[1]}")
     people = [site.add(f"p{i}@example.org", name=payload[:200]) for i, payload in enumerate(PAYLOADS)]
@@ -120,3 +127,4 @@ def test_no_payload_runs_on_any_other_page(site: People, watched: Any) -> None:
             until(lambda n_rows=n_rows: watched.locator(".list > *").count() > n_rows, "the next part of the list")
     watched.goto(site.url + "/guidelines")
     assert "<script>alert(1)</script>" in watched.inner_text("main")
+    tell(watched, f"{n} payloads in prompts, completions, reasons, names, guidelines and feedback on {len(paths)} pages", capsys)

@@ -79,6 +79,11 @@ class Web:
             self.store.assignments.offer(ids, overlap=overlap)
         return ids
 
+    def change(self, admin: httpx.Client, user_id: str, **changes: object) -> httpx.Response:
+        """Edit a user as they are now."""
+        etag = admin.get(f"/users/{user_id}").headers["ETag"]
+        return admin.patch(f"/users/{user_id}", json=changes, headers={"If-Match": etag})
+
     def rule(self, **changes: object) -> AnnotationRules:
         version, rules = self.store.rules.latest()
         new = AnnotationRules.model_validate(rules.model_dump() | changes)
@@ -138,12 +143,12 @@ def clock() -> ShiftedClock:
 
 
 @pytest.fixture
-def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callable[[str], Store]]:
+def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callable[..., Store]]:
     """Opens a project of the one database."""
     opened: list[Store] = []
 
-    def open_(project: str) -> Store:
-        store = Store.open(url, organization="org", project=project, clock=clock)
+    def open_(project: str, organization: str = "org") -> Store:
+        store = Store.open(url, organization=organization, project=project, clock=clock)
         if store.database.path is not None and not store.database.path.exists():
             shutil.copy(migrated, store.database.path)
         opened.append(store)

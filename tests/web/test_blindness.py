@@ -1,6 +1,7 @@
 """What annotators cannot know: which cards are hidden ones, whose text they read, what others said."""
 
 import json
+import time
 import uuid
 
 from tests.web.conftest import MODELS, Web
@@ -58,25 +59,53 @@ def test_hidden_cards_look_like_any_other(web: Web):
 
 
 @on_sqlite
-def test_what_is_left_does_not_count_down_with_normal_cards_alone(web: Web):
-    """An exact number would stand still on hidden cards."""
-    web.publish(37)
+def test_what_is_left_tells_no_hidden_card(web: Web):
+    """It stands still while cards are leased ahead and falls with every tenth vote, whatever their kinds."""
+    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
+    web.publish(70)
+    web.publish(30, prefix="g", offer=False, gold="a")
+    time.sleep(0.6)
     ann = web.client("annotator")
-    told = [lease["remaining"] for lease, _ in judge(ann, 40)]
-    assert all(n % 10 == 0 for n in told)
-    assert told == sorted(told, reverse=True)
+    assert {lease["remaining"] for lease, _ in judge(ann, 10)} == {70}
+    ahead = [ann.post("/assignments:lease", json={"n": n}).json() for n in range(1, 21)]
+    assert [lease["remaining"] for lease in ahead] == [60] * 20
+    assert len({web.store.assignments.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]}) > 1
+    told = [lease["remaining"] for lease, _ in judge(ann, 30)]
+    assert told == [60] * 10 + [50] * 10 + [40] * 10
+    kinds = {card.kind for card in web.store.assignments.of_annotator(ann.user.user_id, limit=50)}
+    assert len(kinds) == 3
 
 
 @on_sqlite
-def test_the_seed_that_places_hidden_cards_is_random_and_told_to_no_annotator(web: Web):
-    ann, curator = web.client("annotator"), web.client("curator")
-    seed = curator.get("/rules").json()["rules"]["seed"]
+def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_kind(web: Web):
+    """As a page does that is loaded anew."""
+    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
+    web.publish(70)
+    web.publish(30, prefix="g", offer=False, gold="a")
+    time.sleep(0.6)
+    ann = web.client("annotator")
+    kinds = set()
+    for _ in range(30):
+        (card,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
+        assert ann.post(f"/assignments/{card['assignment_id']}:release").status_code == 204
+        (again,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
+        assert {**again, "leased_until": ""} == {**card, "leased_until": ""}
+        kinds.add(web.store.assignments.get(card["assignment_id"]).kind)
+        judge(ann, 1)
+    assert len(kinds) == 3
+
+
+@on_sqlite
+def test_the_seed_that_places_hidden_cards_is_random_and_told_to_nobody_who_judges_blind(web: Web):
+    ann, curator, admin = web.client("annotator"), web.client("curator"), web.client("admin")
+    seed = admin.get("/rules").json()["rules"]["seed"]
     assert seed > 0
     assert ann.get("/rules").json()["rules"]["seed"] is None
     assert str(seed) not in ann.get("/rules").text + ann.post("/assignments:lease").text
     etag = curator.get("/rules").headers["ETag"]
     kept = curator.put("/rules", json={"overlap": 2}, headers={"If-Match": etag})
-    assert kept.json()["rules"]["seed"] == seed  # an edit that does not name it leaves it
+    assert (kept.status_code, str(seed) in curator.get("/rules").text + kept.text) == (200, False)
+    assert admin.get("/rules").json()["rules"]["seed"] == seed  # an edit that does not name it leaves it
 
 
 def test_no_annotator_reads_the_name_of_a_model(web: Web):
@@ -109,6 +138,15 @@ def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both
 
 
 @on_sqlite
+def test_a_token_with_fewer_permissions_shows_no_more(web: Web):
+    web.publish(1, gold="b")
+    for role in ("curator", "admin"):
+        narrow = web.client(role, scopes=["comparisons.read", "rules.read"])
+        for told in (narrow.get("/comparisons/c0000").json(), narrow.get("/comparisons").json()["items"][0]):
+            assert (told["model_version_a"], told["model_version_b"], told["gold"]) == (None, None, None), role
+
+
+@on_sqlite
 def test_a_completion_that_names_its_maker_is_flagged(web: Web):
     web.publish(1, prefix="n", completion_a="As ChatGPT, I cannot say.")
     web.publish(1, prefix="m", completion_b="Served by acme-chat-7b with love")
@@ -119,6 +157,41 @@ def test_a_completion_that_names_its_maker_is_flagged(web: Web):
     assert flags == {"n0000": ["identity"], "m0000": ["identity"], "o0000": []}
     named = {item["comparison_id"]: item["names_maker"] for item in web.client("engineer").get("/comparisons").json()["items"]}
     assert named == {"n0000": True, "m0000": True, "o0000": False}
+
+
+@on_sqlite
+def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
+    """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn anew: a bound that fails once in 10^6."""
+    web.rule(repeat_share=0.25, repeat_after=3, gold_share=0.25, seed=20_260_727)
+    web.publish(240)
+    web.publish(80, prefix="g", offer=False, gold="a")
+    ann = web.client("annotator")
+    hidden: list[bool] = []
+    signs: dict[str, list[float]] = {"id": [], "end of id": [], "place in the lease": [], "vote": [], "length": []}
+    while len(hidden) < 360:
+        cards = ann.post("/assignments:lease", json={"n": 6}).json()["cards"]
+        assert len({card["leased_until"] for card in cards}) == 1
+        assert len({tuple(card) for card in cards}) == 1  # the same fields in the same order
+        for place, card in enumerate(cards):
+            body = {"assignment_id": card["assignment_id"], "choice": "a"}
+            receipt = ann.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).json()
+            assert set(receipt["assignment_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
+            hidden.append(web.store.assignments.get(card["assignment_id"]).kind.value != "normal")
+            signs["id"].append(int(card["assignment_id"][:8], 16))
+            signs["end of id"].append(int(card["assignment_id"][-8:], 16))
+            signs["place in the lease"].append(place)
+            signs["vote"].append(int(receipt["vote_id"][:8], 16))
+            signs["length"].append(len(json.dumps(receipt)))
+    n, share = len(hidden), sum(hidden) / len(hidden)
+    assert 0.3 < share < 0.6
+    for name, values in signs.items():
+        mean = sum(values) / n
+        spread = sum((value - mean) ** 2 for value in values) * n * share * (1 - share)
+        together = sum((value - mean) * (is_hidden - share) for value, is_hidden in zip(values, hidden, strict=True))
+        assert abs(together) <= 4.9 * (spread / n) ** 0.5, (name, together / (spread or 1) ** 0.5)
+    # What one reads of one's own afterwards stands in the order in which it was judged, hidden or not.
+    own = [item["assignment_id"] for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]]
+    assert own == [vote.assignment_id for vote, _ in web.store.votes.said_by(ann.user.user_id, limit=200)]
 
 
 def test_others_votes_are_not_read_by_annotators(web: Web):

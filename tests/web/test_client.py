@@ -147,9 +147,17 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     user = admin.add_user("new@client.test", name="New", roles=["annotator"])
     assert "/login?token=" in (user.login_link or "")
     assert "/login?token=" in admin.login_link(user.user_id)
-    changed = admin.change_user(user.user_id, roles=[Role.CURATOR], disabled=True)
+    changed = admin.change_user(user.user_id, etag=user.etag, roles=[Role.CURATOR], disabled=True)
     assert changed.roles == (Role.CURATOR,)
     assert changed.disabled_at is not None
+    with pytest.raises(ConflictingRequest) as slower:
+        admin.change_user(user.user_id, etag=user.etag, name="Older")
+    assert slower.value.status == 412
+    assert admin.user(user.user_id) == changed
+    assert admin.change_user(user.user_id, etag=changed.etag, name="Newer").name == "Newer"
+    call = calls.add_user("lost@client.test", name="Lost")  # the answer is lost, the same call sent again
+    made, again = admin.send(call), admin.send(call)
+    assert again.model_dump(exclude={"login_link", "etag"}) == made.model_dump(exclude={"login_link", "etag"})
     assert {u.email for u in admin.users()} >= {"ann@client.test", "new@client.test"}
     assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed"}
     assert admin.progress().work.n_slots > 0
@@ -202,13 +210,12 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "me"), ("GET", "me/statistics"), ("POST", "assignments:lease"), ("POST", "assignments/{assignment_id}:release"),
         ("POST", "assignments:extend"), ("POST", "votes"), ("POST", "votes:batch"), ("GET", "votes"), ("GET", "comparisons"),
         ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"),
-        ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("POST", "users"),
+        ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("GET", "users/{user_id}"), ("POST", "users"),
         ("PATCH", "users/{user_id}"), ("POST", "users/{user_id}:login-link"), ("GET", "progress"), ("GET", "progress/events"),
         ("GET", "metrics"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),
     }  # fmt: skip
     other = {
         ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("GET", "me/tokens"), ("POST", "me/tokens"),
-        ("GET", "users/{user_id}"),
         ("DELETE", "me/tokens/{token_id}"), ("POST", "me/password"), ("GET", "me/votes"), ("GET", "guidelines/{version}"),
         ("GET", "feedback/{feedback_id}"), ("GET", "audit/export"), ("GET", "healthz"), ("GET", "readyz"),
     }  # fmt: skip

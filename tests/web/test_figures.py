@@ -1,25 +1,31 @@
 """An annotator's figures: pace, days in a row, agreement with oneself and with known answers."""
 
-from datetime import date, timedelta
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.store.vote_lists import Judgement
-from rlhf_pipeline.web.figures import counted
+from rlhf_pipeline.records import Choice, NewVote
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.judgements import Judged, Judgements, Known
+from rlhf_pipeline.web.figures import Figures, told
+from tests.web.conftest import comparisons
 
 TODAY = date(2026, 3, 10)
 
 
-def judgement(
-    comparison_id: str, choice: str = "a", *, days_ago: int = 1, pass_no: int = 1, gold: str | None = None, **more: object
-) -> Judgement:
-    values = {"stated_confidence": None, "duration_s": None, "day": TODAY - timedelta(days=days_ago)}
-    return Judgement.model_validate({"comparison_id": comparison_id, "choice": choice, "pass_no": pass_no, "gold": gold, **values, **more})
+def judged(*days_ago: int, today: int = 0, **more: object) -> Judged:
+    """A judgement on each of these days, and some of today."""
+    by_day = {TODAY - timedelta(days=ago): days_ago.count(ago) for ago in days_ago}
+    values = {"n_again": 0, "n_same": 0, "known": [], "paces": [], "today": {str(i): None for i in range(today)}, "skips": frozenset()}
+    return Judged(seq=0, by_day=by_day, **{**values, **more})
 
 
 def test_nothing_judged_is_nothing_told():
-    told = counted([], TODAY)
-    assert (told.votes_total, told.median_seconds, told.days_in_a_row, told.repeats.n, told.gold.low, told.confidence) == (
+    said = told(judged(), TODAY)
+    assert (said.votes_total, said.median_seconds, said.days_in_a_row, said.repeats.n, said.gold.low, said.confidence) == (
         0,
         None,
         0,
@@ -30,41 +36,110 @@ def test_nothing_judged_is_nothing_told():
 
 
 def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
-    told = counted(
-        [judgement(f"c{i}", days_ago=d, duration_s=s) for i, (d, s) in enumerate([(1, 4.0), (2, 8.0), (2, None), (4, 30.0)])], TODAY
-    )
-    assert (told.votes_today, told.votes_total, told.median_seconds, told.days_in_a_row) == (0, 4, 8.0, 2)
-    told = counted([judgement("today", days_ago=0), judgement("c", days_ago=1)], TODAY)
-    assert (told.votes_today, told.days_in_a_row) == (1, 2)
+    said = told(judged(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
+    assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (0, 4, 8.0, 2)
+    said = told(judged(1, today=1), TODAY)
+    assert (said.votes_today, said.days_in_a_row) == (1, 2)
+    newest = {str(i): float(i) for i in range(150)}
+    paces = [1000.0] * 200
+    assert told(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds == 99.5  # of 149 to 0, and of 50 earlier ones
+    assert told(replace(judged(1, paces=paces), today={**newest, **{f"x{i}": None for i in range(200)}}), TODAY).median_seconds is None
 
 
-def test_repeats_agree_where_both_looks_said_the_same():
-    first = [judgement(f"c{i}", "a") for i in range(4)]
-    again = [judgement(f"c{i}", "a" if i < 3 else "tie", pass_no=2) for i in range(4)]
-    told = counted([*again, *first, judgement("once")], TODAY)
-    assert (told.repeats.agree, told.repeats.n) == (3, 4)
-    assert told.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
-    assert told.repeats.high == pytest.approx(0.9544, abs=1e-4)
+def test_shares_come_with_the_interval_in_which_they_lie():
+    said = told(judged(1, n_again=4, n_same=3), TODAY)
+    assert (said.repeats.agree, said.repeats.n) == (3, 4)
+    assert said.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
+    assert said.repeats.high == pytest.approx(0.9544, abs=1e-4)
 
 
-def test_known_answers_are_counted_once_by_the_first_look_and_by_confidence():
-    judged = [
-        judgement("g1", "a", gold="a", stated_confidence=0.92),
-        judgement("g2", "b", gold="a", stated_confidence=0.9),
-        judgement("g3", "tie", gold="tie", stated_confidence=0.5),
-        judgement("g1", "b", gold="a", pass_no=2),
-        judgement("plain", "a", stated_confidence=0.9),
-    ]
-    told = counted(judged, TODAY)
-    assert (told.gold.right, told.gold.n) == (2, 3)
-    assert [(one.stated, one.right, one.n) for one in told.confidence] == [(0.5, 1, 1), (0.9, 1, 2)]
+def test_known_answers_are_told_by_confidence():
+    known = [Known(0.92, True, 1), Known(0.9, False, 1), Known(0.5, True, 1), Known(None, True, 2)]
+    said = told(judged(1, known=known), TODAY)
+    assert (said.gold.right, said.gold.n) == (4, 5)
+    assert [(one.stated, one.right, one.n) for one in said.confidence] == [(0.5, 1, 1), (0.9, 1, 2)]
 
 
-def test_todays_hidden_cards_are_not_told_yet():
-    judged = [
-        judgement("g", "b", gold="a", days_ago=0, stated_confidence=1.0),
-        judgement("c", pass_no=2, days_ago=0),
-        judgement("c", days_ago=1),
-    ]
-    told = counted(judged, TODAY)
-    assert (told.votes_today, told.gold.n, told.repeats.n, told.confidence) == (2, 0, 0, [])
+class Clock:
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 3, 10, 9, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.moment
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store], clock: Clock) -> Store:
+    store = open_store("demo")
+    store.comparisons.publish(comparisons(40, gold="a"), published_at=clock.now())
+    store.comparisons.publish(comparisons(40, prefix="d"), published_at=clock.now())
+    return store
+
+
+def vote(store: Store, comparison_id: str, choice: str = "a", *, annotator_id: str = "ann", **more: object) -> str:
+    key = f"{store.votes.max_seq()}"
+    values = {"annotator_kind": "human", "voted_at": store.database.clock.now(), "origin": "page", "idempotency_key": key}
+    sent = {"comparison_id": comparison_id, "annotator_id": annotator_id, "choice": choice, **values, **more}
+    return store.votes.cast(NewVote.model_validate(sent)).vote_id
+
+
+def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
+    figures = Figures(store)
+    vote(store, "d0000", stated_confidence=1.0)
+    clock.moment += timedelta(days=1)
+    vote(store, "c0000", "b", stated_confidence=1.0)
+    vote(store, "d0000")
+    said = figures.of("ann")
+    assert (said.votes_today, said.votes_total, said.gold.n, said.repeats.n, said.confidence) == (2, 3, 0, 0, [])
+    clock.moment += timedelta(days=1)
+    said = figures.of("ann")
+    assert (said.votes_today, said.votes_total, said.gold.n, said.gold.right, said.repeats.n, said.repeats.agree) == (0, 3, 1, 0, 1, 1)
+    assert [(one.stated, one.n) for one in said.confidence] == [(1.0, 1)]
+
+
+def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: Clock):
+    """Votes, skips, votes taken back, changed, sent late, over some days: asked after each."""
+    figures, rng, mine = Figures(store), random.Random(7), []
+    for _ in range(250):
+        clock.moment += timedelta(minutes=rng.choice((1, 1, 1, 1, 400)))
+        one = f"{rng.choice('cd')}{rng.randrange(40):04}"
+        more: dict[str, object] = {"duration_s": rng.choice((None, rng.uniform(1, 90))), "stated_confidence": rng.choice((None, 0.5, 0.93))}
+        if rng.random() < 0.1:
+            more["voted_at"] = clock.moment - timedelta(hours=30)  # from an outbox
+        if mine and rng.random() < 0.3:
+            one, more["supersedes"] = mine.pop(rng.randrange(max(0, len(mine) - 5), len(mine)))
+        choice = rng.choice(("a", "a", "b", "tie", "both_bad", "skip"))
+        mine.append((one, vote(store, one, choice, **more)))
+        if rng.random() < 0.2:
+            vote(store, f"c{rng.randrange(40):04}", annotator_id="bob")
+        assert figures.of("ann") == Figures(store).of("ann")
+    assert figures.of("ann").repeats.n > 0
+    assert figures.of("ann").gold.n > 0
+    every = store.votes.page(annotator_id="ann", limit=1000)
+    assert figures.of("ann").votes_total == (~every["is_superseded"] & (every["choice"] != "skip")).sum()
+
+
+def test_the_past_is_counted_once_and_of_today_the_new_votes_are_read(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    for i in range(30):
+        vote(store, f"c{i:04}")
+    clock.moment += timedelta(days=1)
+    counted, read = [], []
+    before, since = Judgements.before, Judgements.since
+    monkeypatch.setattr(Judgements, "before", lambda *a, **k: counted.append(a) or before(*a, **k))
+    monkeypatch.setattr(Judgements, "since", lambda *a: read.append(since(*a)) or read[-1])
+    figures = Figures(store)
+    for i in range(20):
+        vote(store, f"d{i:04}", Choice.SKIP if i == 3 else "a")
+        assert figures.of("ann").votes_total == 30 + i + (i < 3)
+    last = vote(store, "d0030")
+    undone = vote(store, "d0030", "skip", supersedes=last)
+    figures.of("ann")
+    vote(store, "d0030", "b", supersedes=undone)  # taken back, looked at, judged anew
+    assert figures.of("ann").votes_total == 50
+    assert len(counted) == 1
+    assert [len(votes) for votes in read] == [1] * 19 + [2, 1]

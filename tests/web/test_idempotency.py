@@ -1,16 +1,31 @@
 """POSTs that are sent again under their key: done once, answered again."""
 
+import hashlib
+import json
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
 
+import pytest
+
+from rlhf_pipeline.errors import StoreError
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}
+CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "correction": "4"}
 
 
-def test_fifty_at_once_are_done_once(web: Web):
+def column(web: Web, name: str) -> list:
+    """Of all requests that are kept."""
+    with web.store.database.reading() as connection:
+        return list(connection.exec_driver_sql(f"SELECT {name} FROM requests").scalars())
+
+
+def test_fifty_at_once_are_done_once(web: Web, capsys: pytest.CaptureFixture[str]):
     robot = web.client("engineer")
 
     def send(_: int):
@@ -25,18 +40,21 @@ def test_fifty_at_once_are_done_once(web: Web):
         answers = list(pool.map(send, range(50)))
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.text for answer in answers}) == 1
-    assert sum(answer.headers.get("idempotency-replayed") == "true" for answer in answers) == 49
-    assert len(web.store.feedback.page()) == 1
+    n_replayed = sum(answer.headers.get("idempotency-replayed") == "true" for answer in answers)
+    n_rows = len(web.store.feedback.page())
+    with capsys.disabled():
+        print(
+            f"\n50 parallel posts of feedback under one key on {web.store.database.engine.dialect.name}: {n_rows} row, {n_replayed} replayed"
+        )
+    assert (n_rows, n_replayed) == (1, 49)
 
 
 def test_a_running_twin_is_told_to_come_back(web: Web):
     robot = web.client("engineer")
-    sent = robot.build_request("POST", "/feedback", json=THUMB, headers={"Idempotency-Key": "k"})
-    import hashlib
-
-    asked = hashlib.sha256(b"POST /api/v1/feedback?\n" + sent.content).hexdigest()
+    assert robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "before"}).status_code == 201
+    (asked,) = column(web, "request_hash")
     assert web.store.requests.begin(robot.user.user_id, "k", asked) is None  # somebody begins and does not end
-    answer = robot.send(sent)
+    answer = robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "1")
     assert answer.json()["type"].endswith("already_running")
 
@@ -97,3 +115,95 @@ def test_leasing_under_a_key_gives_the_same_cards(web: Web):
     first, again = (ann.post("/assignments:lease", json={"n": 2}, headers=key) for _ in range(2))
     assert first.text == again.text
     assert again.headers["content-type"] == "application/json"
+
+
+class Killed(StoreError):
+    """By the power, right after a commit."""
+
+
+@contextmanager
+def killed_after(web: Web, n: int) -> Iterator[None]:
+    """The server's process commits `n` transactions more and nothing ever after: neither answers nor tidying up."""
+    database, writing, left = web.store.database, web.store.database.writing, [n]
+
+    @contextmanager
+    def mortal() -> Iterator[object]:
+        if left[0] <= 0:
+            raise Killed
+        with writing() as connection:
+            yield connection
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    database.writing = mortal
+    try:
+        yield
+    finally:
+        del database.writing
+
+
+def links_of(web: Web, user_id: str) -> int:
+    return sum(token.kind == "login" for token in web.store.tokens.of_user(user_id))
+
+
+# What is sent, with which headers, and how many of it there are afterwards.
+ACTS: dict[str, tuple[Callable[[str], tuple[str, object]], Callable[[Web, str], int]]] = {
+    "thumbs": (lambda _: ("/feedback", THUMB), lambda web, _: len(web.store.feedback.page())),
+    "correction": (lambda _: ("/feedback", CORRECTION), lambda web, _: web.store.votes.count()),
+    "user": (lambda _: ("/users", {"email": "new@example.org", "name": "New"}), lambda web, _: web.store.users.count() - 1),
+    "link": (lambda who: (f"/users/{who}:login-link", None), links_of),
+    "token": (lambda _: ("/me/tokens", {"name": "ci"}), lambda web, who: len(web.store.tokens.of_user(who)) - 1),
+    "guidelines": (lambda _: ("/guidelines", {"text": "Be fair."}), lambda web, _: len(web.store.guidelines.all())),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_process_that_is_killed_has_done_it_once_or_not_at_all(web: Web, act: str):
+    admin = web.client("admin")
+    assert admin.get("/me").status_code == 200  # the use of a token is a transaction too, once a minute
+    sent, counted = ACTS[act]
+    path, body = sent(admin.user.user_id)
+    headers = {"Idempotency-Key": "k", "If-Match": '"0"'}
+    for n in range(1, 10):  # killed after its first transaction, after its second, until it is not killed any more
+        with killed_after(web, n):
+            is_answered = admin.post(path, json=body, headers=headers).status_code == 201
+        assert counted(web, admin.user.user_id) <= 1
+        web.clock.shift += timedelta(seconds=61)  # what died may be done again by now
+        admin.get("/me")
+        if is_answered:
+            break
+    assert 2 < n < 9
+    first, again = (admin.post(path, json=body, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201), first.text
+    assert first.text == again.text
+    assert counted(web, admin.user.user_id) == 1
+    if act == "user":
+        assert links_of(web, first.json()["user_id"]) == 1  # never somebody without their link
+    web.store.audit.verify()
+
+
+@on_sqlite
+def test_an_answer_that_is_kept_names_nobody_and_is_told_whole(web: Web):
+    admin = web.client("admin")
+    headers = {"Idempotency-Key": "k"}
+    body = {"email": "Vera@Example.org", "name": "Vera Lynn", "roles": ["annotator"]}
+    first, again = (admin.post("/users", json=body, headers=headers) for _ in range(2))
+    assert (first.status_code, again.headers["idempotency-replayed"]) == (201, "true")
+    assert again.json() == {**first.json(), "login_link": None}
+    (kept,) = column(web, "answer")
+    assert json.loads(kept)["user_id"] == first.json()["user_id"]
+    for word in ("vera", "lynn", "example.org"):
+        assert word not in kept.lower()
+    (asked,) = column(web, "request_hash")
+    # Who reads the database cannot try addresses against it: the digest is keyed.
+    assert asked != hashlib.sha256(b"POST /api/v1/users?\n" + first.request.content).hexdigest()
+    assert admin.post("/users", json={**body, "name": "Else"}, headers=headers).status_code == 422
+
+
+@on_sqlite
+def test_nothing_is_kept_of_a_request_with_passwords(web: Web):
+    browser = web.browser(web.add("annotator"))
+    answer = browser.post("/me/password", json={"new_password": "correct horse battery"}, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 204
+    assert column(web, "request_hash") == []

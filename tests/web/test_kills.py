@@ -82,7 +82,9 @@ class Voter(threading.Thread):
         return None
 
 
-def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(url: str, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = random.Random(3)
     with served(url, tmp_path / "home") as server:
         server.furnish(3000 + 400 * KILLS, overlap=2)
@@ -106,8 +108,15 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(url
         answered = {key: vote_id for voter in voters for key, vote_id in voter.answered.items()}
         assert [fault for voter in voters for fault in voter.faults] == []
         with server.opened() as store:
-            assert store.audit.verify() > n_before
+            n_links = store.audit.verify()
+            assert n_links > n_before
             check(store, answered)
+            where, n_rows = store.database.engine.dialect.name, store.votes.count()
+    with capsys.disabled():
+        print(
+            f"\n{KILLS} kills -9 on {where}: {len(answered):,} votes answered with 201, all among the {n_rows:,} whole rows; "
+            f"the chain of {n_links:,} links holds"
+        )
     assert len(answered) > 5 * KILLS, "too few votes for the kills to hit anything"
 
 

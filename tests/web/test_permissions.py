@@ -138,10 +138,13 @@ def test_a_plain_starlette_route_is_undeclared_too():
         refuse_undeclared(app)
 
 
-def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_store):
-    """Two projects in one database, one admin in each."""
-    theirs_store = open_store("other")
-    theirs_settings = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
+@pytest.mark.parametrize(("organization", "project"), [("org", "other"), ("elsewhere", "demo")])
+def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_store, organization: str, project: str):
+    """Two projects in one database, of one organisation or of two and of the same name, with one admin in each."""
+    theirs_store = open_store(project, organization)
+    theirs_settings = settings.model_copy(
+        update={"organization": organization, "project": project, "home": settings.home / f"{organization}-{project}"}
+    )
     with Server(create_app(theirs_settings, theirs_store, has_pages=False)) as server:
         theirs = Web(theirs_store, theirs_settings, server.url, web.clock)
         theirs.publish(3, prefix="t")
@@ -161,7 +164,8 @@ def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_s
         )  # fmt: skip
         assert [admin.get(path).status_code for path in gets] == [200] * 4
         assert [ours.get(path).status_code for path in gets] == [404] * 4
-        assert ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"}).status_code == 404
+        etag = {"If-Match": admin.get(f"/users/{admin.user.user_id}").headers["ETag"]}
+        assert ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"}, headers=etag).status_code == 404
         assert ours.post(f"/users/{admin.user.user_id}:login-link").status_code == 404
         assert ours.delete(f"/me/tokens/{token_id}").status_code == 404
         assert ours.post(f"/assignments/{cards[1]['assignment_id']}:release").status_code == 404
@@ -172,6 +176,19 @@ def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_s
         for path in ("/votes", "/comparisons", "/feedback", "/users", "/guidelines", "/consensus"):
             assert kept.comparison_id not in ours.get(path).text
             assert admin.user.user_id not in ours.get(path).text
+        assert ours.get("/votes", params={"comparison_id": kept.comparison_id}).json()["items"] == []
+        assert ours.get("/audit", params={"actor": admin.user.user_id}).json()["items"] == []
+        assert admin.get("/audit", params={"actor": admin.user.user_id}).json()["items"] != []
+        assert ours.get("/metrics").json()["votes"] == 0
+        for told in (ours.get("/progress").text, ours.get("/audit/export").text, ours.get("/me/votes").text):
+            assert admin.user.user_id not in told
+        # A role is held in one project of one organisation; the same address elsewhere is somebody else.
+        annotator = theirs.add("annotator", email="namesake@example.org")
+        namesake = web.add("admin", email=annotator.email)
+        assert web.client(user=namesake).get("/users").status_code == 200
+        assert theirs.client(user=annotator).get("/users").status_code == 403
+        assert theirs_store.users.with_email(namesake.email).roles == (Role.ANNOTATOR,)
+        assert theirs_store.audit.verify() == admin.post("/audit:verify").json()["n_links"]
         assert ours.headers["Authorization"] not in admin.headers["Authorization"]
         stranger = httpx.get(f"{web.url}/api/v1/me", headers={"Authorization": admin.headers["Authorization"]})
         assert stranger.status_code == 401

@@ -14,7 +14,8 @@ from benchmarks.web_server import RLHF, environ_of
 from rlhf_pipeline.store import anchors
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
 
-CPU_SECONDS_TO_START = 5.0  # seconds of a machine that has nothing else to do
+CPU_SECONDS_TO_START = 5.0  # what it takes on a machine that has nothing else to do
+SECONDS_TO_START = 30.0  # by the clock, however busy the machine is; the figure printed is to be below 5 on an idle one
 
 
 @pytest.fixture
@@ -38,11 +39,18 @@ def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_no
     assert server.log.read_text().count("/login?token=") == 1
 
 
-def test_it_is_ready_within_five_seconds_of_cpu_and_ends_when_told(server: Served) -> None:
+def test_it_is_ready_within_five_seconds_and_ends_when_told(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """A first start, on a home that is not there yet: tables, admin and all."""
+    started = time.monotonic()
     server.start()
+    wall_s = time.monotonic() - started
     assert server.process is not None
     times = psutil.Process(server.process.pid).cpu_times()
-    assert times.user + times.system < CPU_SECONDS_TO_START
+    cpu_s = times.user + times.system
+    with capsys.disabled():
+        print(f"\n`rlhf serve` on an empty home answers after {wall_s:.1f} s, {cpu_s:.1f} s of CPU (limit 5 s on an idle machine)")
+    assert cpu_s < CPU_SECONDS_TO_START
+    assert wall_s < SECONDS_TO_START
     started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(20)

@@ -49,15 +49,18 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
     assert web.store.audit.verify() > 12
 
 
-def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web):
+def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web, capsys: pytest.CaptureFixture[str]):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: vote(ann, card["assignment_id"], key="k"), range(50)))
     assert {answer.status_code for answer in answers} == {201}
-    assert len({answer.text for answer in answers}) == 1
-    assert web.store.votes.count() == 1
+    n_rows, n_texts = web.store.votes.count(), len({answer.text for answer in answers})
+    with capsys.disabled():
+        where = web.store.database.engine.dialect.name
+        print(f"\n50 parallel posts of a vote under one key on {where}: {n_rows} row, {len(answers)} answers of 201, {n_texts} text")
+    assert (n_rows, n_texts) == (1, 1)
 
 
 def test_many_keys_on_one_card_are_one_vote_and_refusals(web: Web):
@@ -176,6 +179,97 @@ def test_a_vote_stands_after_the_time_to_undo(web: Web):
 
 
 @on_sqlite
+def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
+    """Whoever sends the time of the old vote, or an earlier one, says that no time has passed."""
+    web.publish(2)
+    ann = web.client("annotator")
+    one, two = lease(ann)
+    first = vote(ann, one["assignment_id"]).json()
+    before = (web.clock.now() - timedelta(hours=2)).isoformat()
+    backdated = vote(ann, two["assignment_id"], voted_at=before).json()
+    for shift, ok in ((timedelta(minutes=55), True), (timedelta(minutes=61), False), (timedelta(days=3), False)):
+        web.clock.shift = shift
+        for old, card in ((first, one), (backdated, two)):
+            told = web.store.votes.get(old["vote_id"]).voted_at
+            early = vote(ann, card["assignment_id"], "b", supersedes=old["vote_id"], voted_at=(told - timedelta(seconds=1)).isoformat())
+            assert early.status_code == 409, "time goes forwards"
+            if not ok:
+                late = vote(ann, card["assignment_id"], "b", supersedes=old["vote_id"], voted_at=told.isoformat())
+                assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
+                undo = vote(ann, card["assignment_id"], "skip", supersedes=old["vote_id"], voted_at=told.isoformat(), flags=["undone"])
+                assert undo.status_code == 409
+    assert web.store.votes.count() == 2
+    web.clock.shift = timedelta(minutes=55)
+    waited = (web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)).isoformat()
+    assert vote(ann, one["assignment_id"], "b", supersedes=first["vote_id"], voted_at=waited).status_code == 201, "it was in an outbox"
+
+
+def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: Web):
+    """Another device knows nothing of the vote that was taken back."""
+    web.publish(1, gold="a")
+    ann = web.client("annotator")
+    (card,) = lease(ann)
+    first = vote(ann, card["assignment_id"]).json()
+    undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"]).json()
+    web.clock.shift = timedelta(days=1)
+    again = vote(ann, card["assignment_id"], key="k")
+    assert (again.status_code, again.json()["supersedes"], again.json()["extra"]) == (201, undone["vote_id"], False)
+    assert vote(ann, card["assignment_id"], key="k").text == again.text
+    assert vote(ann, card["assignment_id"]).status_code == 409
+    (judged,) = web.store.votes.judgements_of(ann.user.user_id)
+    assert judged.pass_no == 1
+    web.clock.shift = timedelta(days=2)
+    told = ann.get("/me/statistics").json()
+    assert (told["gold"]["n"], told["repeats"]["n"]) == (1, 0)
+    assert web.store.assignments.work_left().n_done == 1
+
+
+def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
+    web.publish(1)
+    ann, bob = web.client("annotator"), web.client("annotator")
+    (card,) = lease(ann)
+    skipped = vote(ann, card["assignment_id"], "skip").json()
+    undone = vote(ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]).json()
+    assert lease(bob) == []
+    again = vote(ann, card["assignment_id"], supersedes=undone["vote_id"])
+    assert (again.status_code, again.json()["extra"]) == (201, False)
+    assert web.store.assignments.work_left().n_done == 1
+
+
+def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(web: Web):
+    web.publish(1)
+    ann, bob = web.client("annotator"), web.client("annotator")
+    (card,) = lease(ann)
+    skipped = vote(ann, card["assignment_id"], "skip").json()
+    (theirs,) = lease(bob)
+    undone = vote(ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]).json()
+    again = vote(ann, card["assignment_id"], supersedes=undone["vote_id"])
+    assert (again.status_code, again.json()["extra"]) == (201, True)
+    in_time = vote(bob, theirs["assignment_id"])
+    assert (in_time.status_code, in_time.json()["extra"]) == (201, False)
+    assert web.store.assignments.work_left().n_done == 1
+
+
+@pytest.mark.parametrize("then", ["given back", "ran out"])
+def test_a_late_vote_on_a_card_that_is_free_again_is_none_more(web: Web, then: str):
+    web.publish(1)
+    late, other = web.client("annotator"), web.client("annotator")
+    (card,) = lease(late)
+    web.clock.shift = timedelta(minutes=30)
+    (again,) = lease(other)
+    if then == "given back":
+        assert other.post(f"/assignments/{again['assignment_id']}:release").status_code == 204
+    else:
+        web.clock.shift = timedelta(minutes=60)
+    answer = vote(late, card["assignment_id"])
+    assert (answer.status_code, answer.json()["extra"]) == (201, False)
+    assert web.store.assignments.work_left().n_done == 1
+    assert lease(web.client("annotator")) == []
+    answer = vote(other, again["assignment_id"])
+    assert (answer.status_code, answer.json()["extra"]) == (201, True)
+
+
+@on_sqlite
 def test_an_undo_whose_answer_was_lost_is_answered_again(web: Web):
     web.publish(1)
     ann = web.client("annotator")
@@ -289,11 +383,46 @@ def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
     assert missing.status_code == 404
 
 
+@on_sqlite
+def test_highlights_lie_within_the_text_also_without_a_card(web: Web):
+    (c,) = web.publish(1, offer=False)
+    curator = web.client("curator")
+    long = {side: len(getattr(web.store.comparisons.texts([c])[c], f"completion_{side}")) for side in "ab"}
+    assert long["b"] > long["a"]
+
+    def cast(side: str, end: int) -> httpx.Response:
+        return vote(curator, None, comparison_id=c, highlights=[{"side": side, "start": 0, "end": end, "sign": "+"}])
+
+    for side, end in (("a", 10**9), ("a", long["b"]), ("b", long["b"] + 1)):
+        refused = cast(side, end)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "body.highlights.0.end"), (side, end)
+    assert web.store.votes.count() == 0
+    kept = web.store.votes.get(cast("b", long["b"]).json()["vote_id"])
+    assert (kept.details.highlights[0].side, kept.details.highlights[0].end) == ("b", long["b"])
+    missing = vote(curator, None, comparison_id="nope", highlights=[{"side": "a", "start": 0, "end": 1, "sign": "+"}])
+    assert missing.status_code == 404
+
+
 def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
     web.publish(1)
     robot = web.client(user=web.add("annotator", kind="service"))
     answer = vote(robot, lease(robot)[0]["assignment_id"])
     assert web.store.votes.get(answer.json()["vote_id"]).annotator_kind == AnnotatorKind.MACHINE
+    assert answer.json()["extra"] is False
+
+
+def test_what_a_service_judged_is_asked_of_people_all_the_same(web: Web):
+    web.publish(4)
+    robot, ann = web.client(user=web.add("annotator", kind="service")), web.client("annotator")
+    for card in lease(robot, 4):
+        assert vote(robot, card["assignment_id"]).status_code == 201
+    assert lease(robot, 4) == []
+    assert web.store.assignments.work_left().n_done == 0
+    cards = lease(ann, 4)
+    assert len(cards) == 4
+    for card in cards:
+        assert vote(ann, card["assignment_id"]).status_code == 201
+    assert web.store.assignments.work_left().n_done == 4
 
 
 def test_a_batch_is_answered_for_vote_by_vote(web: Web):

@@ -13,7 +13,7 @@ from rlhf_pipeline.web.schemas import CardOut, Extended, Lease, LeaseRequest, Ru
 
 router = api_router("assignments")
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
-STEP = 10  # an exact number would tell which cards took no slot
+STEP = 10  # about how many: the next moment others took some of them
 
 
 @router.post("/assignments:lease", response_model=Lease)

@@ -7,6 +7,7 @@ from fastapi import Depends, Query
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
 from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
@@ -15,13 +16,16 @@ from rlhf_pipeline.web.schemas import ConsensusOut, Page
 router = api_router("consensus")
 
 
-@router.get("/consensus", dependencies=[Depends(needs(Permission.CONSENSUS_READ))])
+@router.get("/consensus")
 def read(
     site: AnySite,
+    principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],
     state: Annotated[State | None, Query(description="disputed ones are for somebody to decide")] = None,
     method: Method = "majority",
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ConsensusOut]:
-    """What several people together say of each comparison, the most recently judged first. A page may be short and still have a next."""
-    return consensus.page(site, state, method, cursor=cursor, limit=limit)
+    """What several people together say of each comparison, the most recently judged first; of disputed ones, five hundred of the most
+    recently judged at a time, the most evenly split first. A page may be short and still have a next. Open ones
+    that the reader may still be dealt are left out."""
+    return consensus.page(site, principal, state, method, cursor=cursor, limit=limit).page

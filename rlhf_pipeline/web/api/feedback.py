@@ -1,5 +1,6 @@
 """Thumbs, ratings, corrections and words from where a model is used. Knows sessions; knows no card."""
 
+from datetime import UTC
 from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query
@@ -8,6 +9,7 @@ from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.idempotency import done_once
 from rlhf_pipeline.web.paging import Cursor, Limit, cursor_of, place_of
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
@@ -20,6 +22,7 @@ READER = [Depends(needs(Permission.FEEDBACK_READ))]
 
 
 @router.post("/feedback", status_code=201)
+@done_once()
 def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
     """Record one. A correction becomes a comparison with its author's vote for the corrected text, which training takes as chosen."""
     _check_time(site, body)
@@ -57,6 +60,6 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
     """A correction's vote is filed under its day, which must be one of the project's."""
     if sent.given_at is None:
         return
-    if not site.settings.start_day <= sent.given_at.date() or sent.given_at > site.store.database.clock.now():
+    if not site.settings.start_day <= sent.given_at.astimezone(UTC).date() or sent.given_at > site.store.database.clock.now():
         said = f"is {sent.given_at}: it must lie between the project's first day, {site.settings.start_day}, and now"
         raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])

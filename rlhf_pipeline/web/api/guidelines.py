@@ -3,13 +3,16 @@
 from typing import Annotated
 
 from fastapi import Depends, Path, Response
+from pydantic import Field
 
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, edited_version, etag_of
+from rlhf_pipeline.web.idempotency import done_once
 from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
 
 router = api_router("guidelines")
@@ -18,6 +21,10 @@ READER = [Depends(needs(Permission.GUIDELINES_READ))]
 RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
+
+
+class NewRules(AnnotationRules):
+    seed: int | None = Field(default=None, ge=0, description="left out or null: it stays")  # type: ignore[assignment]
 
 
 @router.get("/guidelines", dependencies=READER)
@@ -36,6 +43,7 @@ def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
 
 
 @router.post("/guidelines", status_code=201, responses=documented(412, 428))
+@done_once()
 def add(site: AnySite, principal: Editor, response: Response, body: NewGuideline, if_match: IfMatch = None) -> GuidelineOut:
     """The next version; If-Match is the one it was made of ("0" for the first)."""
     guideline = site.store.guidelines.add(body.text, after=edited_version(if_match), actor=principal.user_id)
@@ -46,22 +54,26 @@ def add(site: AnySite, principal: Editor, response: Response, body: NewGuideline
 
 @router.get("/rules", tags=["rules"])
 def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
-    """How cards are dealt and judged."""
+    """How cards are dealt and judged. The seed, which tells the hidden cards, only for auditors who do not vote, and for admins."""
     version, rules = site.store.rules.latest()
     response.headers["ETag"] = etag_of(version)
-    return _rules_out(version, rules, shows_seed=principal.may(Permission.RULES_WRITE))
+    return _rules_out(principal, version, rules)
 
 
 @router.put("/rules", responses=documented(412, 428), tags=["rules"])
-def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: AnnotationRules, if_match: IfMatch = None) -> RulesOut:
-    """All of them anew, for cards dealt from now on; what is left out is the default, but the seed stays."""
-    if "seed" not in body.model_fields_set:
-        body = body.model_copy(update={"seed": site.store.rules.latest()[1].seed})
-    version = site.store.rules.put(body, after=edited_version(if_match), actor=principal.user_id)
+def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: NewRules, if_match: IfMatch = None) -> RulesOut:
+    """All of them anew, for cards dealt from now on; what is left out is the default, but the seed stays. Only an admin sets another."""
+    if body.seed is not None and not principal.sees_others_votes:
+        said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
+        raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
+    seed = site.store.rules.latest()[1].seed if body.seed is None else body.seed
+    rules = AnnotationRules.model_validate(body.model_dump() | {"seed": seed})
+    version = site.store.rules.put(rules, after=edited_version(if_match), actor=principal.user_id)
     site.terms.forget()
     response.headers["ETag"] = etag_of(version)
-    return _rules_out(version, body, shows_seed=True)
+    return _rules_out(principal, version, rules)
 
 
-def _rules_out(version: int, rules: AnnotationRules, *, shows_seed: bool) -> RulesOut:
+def _rules_out(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
+    shows_seed = principal.sees_others_votes and principal.may(Permission.AUDIT_READ)
     return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})))

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from rlhf_pipeline.web import figures, lists
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
+from rlhf_pipeline.web.idempotency import done_once, keeps_no_record
 from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
@@ -36,7 +37,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
 @router.get("/me/statistics")
 def my_statistics(site: AnySite, principal: Voter) -> Statistics:
     """Your pace, and how you agree with yourself and with known answers."""
-    return figures.of_annotator(site.store, principal.user_id)
+    return site.progress.figures.of(principal.user_id)
 
 
 @router.get("/me/votes")
@@ -46,8 +47,9 @@ def my_votes(site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limi
 
 
 @router.post("/me/password", status_code=204, responses=documented(429))
+@keeps_no_record
 def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
-    """Set your password. Ends all your sessions but this one."""
+    """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no trace of a password is kept."""
     if not principal.is_session:
         raise Problem(403, "A password is changed by somebody who is logged in, not by a token.", kind="no_session")
     site.auth.check_password(principal.user, body.old_password)
@@ -66,6 +68,7 @@ def my_tokens(site: AnySite, principal: Owner) -> Page[TokenOut]:
 
 
 @router.post("/me/tokens", status_code=201)
+@done_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
     """A token with no more permissions than the one that asks. Its secret is shown this once."""
     scopes = body.scopes

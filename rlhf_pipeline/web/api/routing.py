@@ -10,8 +10,8 @@ from rlhf_pipeline.web.openapi import problem_response
 PREFIX = "/api/v1"
 
 
-def api_router(noun: str) -> APIRouter:
-    return APIRouter(prefix=PREFIX, tags=[noun], route_class=IdempotentRoute)
+def api_router(noun: str, route: type[IdempotentRoute] = IdempotentRoute) -> APIRouter:
+    return APIRouter(prefix=PREFIX, tags=[noun], route_class=route)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

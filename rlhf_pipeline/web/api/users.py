@@ -1,6 +1,7 @@
 """Who may log in, and as what. Knows roles; knows no permission's meaning."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import Depends, Response
 
@@ -8,7 +9,8 @@ from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, etag_of_record
+from rlhf_pipeline.web.etags import IfMatch, edited, etag_of_record
+from rlhf_pipeline.web.idempotency import done_once
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
@@ -33,26 +35,36 @@ def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     return found
 
 
+def _person(site: Site, told: dict[str, Any]) -> dict[str, Any]:
+    """E-mail and name stand in one table, and in no kept answer."""
+    user = site.store.users.get(told["user_id"])
+    return {"email": user.email, "name": user.name}
+
+
 @router.post("/users", status_code=201)
-def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
+@done_once(leaves_out=("email", "name"), fills_in=_person)
+def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
     """Somebody new, with a login link to hand them: nothing is ever sent by mail."""
     user = site.store.users.add(email=body.email, name=body.name, roles=body.roles, kind=body.kind, actor=principal.user_id)
     link, _ = site.auth.login_link(user.user_id, site.settings.web_url, actor=principal.user_id)
-    return AddedUser(**user_out(user).model_dump(), login_link=link)
+    known = user_out(user)
+    response.headers["ETag"] = etag_of_record(known)
+    return AddedUser(**known.model_dump(), login_link=link)
 
 
-@router.patch("/users/{user_id}", responses=documented(412))
+@router.patch("/users/{user_id}", responses=documented(412, 428))
 def change(site: AnySite, principal: Admin, response: Response, user_id: str, body: UserChange, if_match: IfMatch = None) -> UserOut:
-    """Name, roles, or whether they may log in at all; what is left out stays."""
-    known = site.store.users.get(user_id)
-    if if_match is not None and if_match != etag_of_record(user_out(known)):
-        raise Problem(412, "Somebody changed this user since you read them. Read them again and edit that.", kind="outdated_edit")
-    changed = user_out(changed_user(site, principal.user_id, user_id, name=body.name, roles=body.roles, disabled=body.disabled))
+    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag of the user as you read them."""
+    check = unchanged(edited(if_match))
+    changed = user_out(
+        changed_user(site, principal.user_id, user_id, name=body.name, roles=body.roles, disabled=body.disabled, check=check)
+    )
     response.headers["ETag"] = etag_of_record(changed)
     return changed
 
 
 @router.post("/users/{user_id}:login-link", status_code=201)
+@done_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     """An address that logs its first visitor in as this user, for 24 hours."""
     if site.store.users.get(user_id).disabled_at is not None:
@@ -62,21 +74,30 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
 
 
 def changed_user(
-    site: Site, actor: str, user_id: str, *, name: str | None = None, roles: list[Role] | None = None, disabled: bool | None = None
+    site: Site,
+    actor: str,
+    user_id: str,
+    *,
+    name: str | None = None,
+    roles: list[Role] | None = None,
+    disabled: bool | None = None,
+    check: Callable[[User], None] | None = None,
 ) -> User:
     """The user after these changes, which hold from the next request on. Raises NotFound; ConfigurationError for the last admin."""
-    users = site.store.users
-    user = users.get(user_id)
     try:
-        if name is not None and name != user.name:
-            user = users.rename(user_id, name, actor=actor)
-        if roles is not None and set(roles) != set(user.roles):
-            user = users.set_roles(user_id, roles, actor=actor)
-        if disabled is not None and disabled != (user.disabled_at is not None):
-            user = (users.disable if disabled else users.enable)(user_id, actor=actor)
+        return site.store.users.change(user_id, name=name, roles=roles, disabled=disabled, actor=actor, check=check)
     finally:
         site.auth.forget()
-    return user
+
+
+def unchanged(etag: str) -> Callable[[User], None]:
+    """A check that a user is still what was read. It raises Problem 412."""
+
+    def check(user: User) -> None:
+        if etag != etag_of_record(user_out(user)):
+            raise Problem(412, "Somebody changed this user since you read them. Read them again and change that.", kind="outdated_edit")
+
+    return check
 
 
 def user_out(user: User) -> UserOut:

@@ -8,13 +8,14 @@ from fastapi import Depends, Header, Query, Response
 from rlhf_pipeline.web import lists, votes
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.busy import BusyRoute, busy
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import MOST, check_key, keeps_own_key
 from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
 
-router = api_router("votes")
+router = api_router("votes", BusyRoute)
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Key = Annotated[
@@ -24,6 +25,7 @@ Key = Annotated[
 
 @router.post("/votes", status_code=201, response_model=VoteReceipt, responses=documented(404))
 @keeps_own_key
+@busy(VoteFields)
 def cast(site: AnySite, principal: Annotator, body: VoteFields, key: Key) -> Response:
     """Cast one vote. What is answered with 201 is on disk, with its link in the audit chain."""
     receipt = votes.cast(site, principal, body, check_key(key))
@@ -47,6 +49,6 @@ def read(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VoteOut]:
-    """Votes as recorded, newest first."""
+    """Votes as recorded, newest first. Who may vote is not shown others' votes on what they have not judged; an admin is."""
     only = {"annotator_id": annotator_id, "day": str(day) if day else None, "comparison_id": comparison_id}
-    return lists.votes(site, only, q, cursor=cursor, limit=limit)
+    return lists.votes(site, principal, only, q, cursor=cursor, limit=limit)

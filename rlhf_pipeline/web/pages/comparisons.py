@@ -39,9 +39,14 @@ def download(site: AnySite, principal: Reader) -> Response:
 @router.get("/comparisons/{comparison_id}")
 def read(site: AnySite, request: Request, principal: Reader, comparison_id: str) -> Response:
     one = lists.comparison(site, principal, comparison_id)
-    only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
-    votes = lists.votes(site, only, None, cursor=None, limit=AT_ONCE) if principal.may(Permission.VOTES_READ) else None
-    return render("comparison.html", request, site, principal, one=one, votes=votes, names=names_for(site, principal))
+    votes, told = None, None
+    if principal.may(Permission.VOTES_READ):
+        if lists.unjudged(site, principal, [comparison_id]):
+            told = "Others' votes on it are shown once you have judged it yourself."
+        else:
+            only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
+            votes = lists.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
+    return render("comparison.html", request, site, principal, told=told, one=one, votes=votes, names=names_for(site, principal))
 
 
 @router.post("/comparisons/offer")

@@ -1,4 +1,5 @@
-"""What people agree and disagree on, as a page: disputes first, for whoever adjudicates. Knows filters; the rest is `web.consensus`'s."""
+"""What people agree and disagree on, as a page: disputes unless asked otherwise, for whoever adjudicates. Knows filters and what is said
+of an empty list; the rest is `web.consensus`'s."""
 
 from typing import Annotated, Literal
 
@@ -30,7 +31,8 @@ def read(
     method: Method = "majority",
     cursor: Cursor = None,
 ) -> Response:
-    page = consensus.page(site, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
+    found = consensus.page(site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
+    page = found.page
     texts = site.store.comparisons.texts([one.comparison_id for one in page.items]) if principal.may(Permission.COMPARISONS_READ) else {}
     return render(
         "consensus.html",
@@ -38,6 +40,7 @@ def read(
         site,
         principal,
         page=page,
+        nothing=_nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None),
         state=state,
         method=method,
         states=STATES,
@@ -47,8 +50,29 @@ def read(
     )
 
 
-@router.get("/consensus.csv", dependencies=[Depends(needs(Permission.CONSENSUS_READ))])
-def download(site: AnySite, state: State | Literal["all"] = "disputed", method: Method = "majority") -> Response:
+@router.get("/consensus.csv")
+def download(site: AnySite, principal: Reader, state: State | Literal["all"] = "disputed", method: Method = "majority") -> Response:
     wanted = None if state == "all" else state
-    rows = every(lambda cursor: consensus.page(site, wanted, method, cursor=cursor, limit=AT_ONCE))
+    rows = every(lambda cursor: consensus.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE).page)
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
+
+
+def _nothing(found: consensus.Found, state: str, min_votes: int, *, is_first: bool) -> tuple[str, str]:
+    """Title and text of a page without a row: what was found, and no more than that."""
+    if found.page.next is not None:
+        return "None here", "None among the comparisons that this page looked at. It goes on with those that were judged before them."
+    if not is_first:
+        return "No more", "The list ends here."
+    if found.n_judged == 0:
+        return (
+            "No judgements yet",
+            "Nobody has judged a comparison. Offer some to people, with an overlap of 2 or more: consensus needs several of each.",
+        )
+    return {
+        "disputed": (
+            "No disputes",
+            f"No comparison that {min_votes} or more people judged is disputed. Those for adjudication would stand here.",
+        ),
+        "agreed": ("Nothing agreed yet", f"No comparison has a winner by the judgements of {min_votes} or more people."),
+        "open": ("Nothing open", f"Every comparison that somebody judged has the judgements of {min_votes} or more people."),
+    }.get(state, ("Nothing here", "No comparison is judged."))

@@ -6,7 +6,7 @@ from math import sqrt
 from fastapi import APIRouter, Request, Response
 
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.web import figures, lists
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.me import Owner, change_password, make_token
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn
@@ -73,7 +73,7 @@ def _page(
     secret: str | None = None,
 ) -> Response:
     votes = principal.may(Permission.VOTES_READ_OWN)
-    mine = figures.of_annotator(site.store, principal.user_id) if votes else None
+    mine = site.progress.figures.of(principal.user_id) if votes else None
     tokens = site.store.tokens.of_user(principal.user_id) if principal.may(Permission.TOKENS_OWN) else []
     return render(
         "me.html",

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.api.users import add as add_by_api
-from rlhf_pipeline.web.api.users import changed_user, user_out
+from rlhf_pipeline.web.api.users import changed_user, unchanged, user_out
 from rlhf_pipeline.web.api.users import login_link as link_by_api
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
@@ -32,7 +32,7 @@ def read(site: AnySite, request: Request, principal: Reader) -> Response:
 @router.post("/users")
 def add(site: AnySite, request: Request, principal: Admin, form: Form) -> Response:
     draft: dict[str, object] = {"email": form.text("email").strip(), "name": form.text("name").strip(), "roles": form.all("roles")}
-    added, problem = attempted(lambda: add_by_api(site, principal, checked(NewUser, draft)), ConfigurationError)
+    added, problem = attempted(lambda: add_by_api(site, principal, Response(), checked(NewUser, draft)), ConfigurationError)
     if added is None:
         return _page(site, request, principal, problem=problem, draft=draft)
     return _page(site, request, principal, link={"name": added.name, "address": added.login_link})
@@ -68,13 +68,9 @@ def _able(site: Site, request: Request, principal: Principal, user_id: str, *, d
 
 
 def _changed(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
-    known = user_out(site.store.users.get(user_id))
-    if form.text("if_match") != etag_of_record(known):
-        raise Problem(
-            412, "Somebody changed this user since the page was opened. Look at them again and change that.", kind="outdated_edit"
-        )
     asked = checked(UserChange, {"name": form.text("name").strip() or None, "roles": form.all("roles")})
-    return changed_user(site, principal.user_id, user_id, name=asked.name, roles=asked.roles)
+    check = unchanged(form.text("if_match"))
+    return changed_user(site, principal.user_id, user_id, name=asked.name, roles=asked.roles, check=check)
 
 
 def _page(

@@ -40,34 +40,36 @@ class Filters:
     def query(self) -> str:
         return query_of(vars(self))
 
-    def page(self, site: Site, cursor: str | None, limit: int) -> Page[VoteOut]:
+    def page(self, site: Site, principal: Principal, cursor: str | None, limit: int) -> Page[VoteOut]:
         """Raises Problem 422 for what cannot be asked together, or is no day."""
         only = {"day": _day(self.day), "annotator_id": self.annotator_id or None, "comparison_id": self.comparison_id or None}
-        return lists.votes(site, only, self.q or None, cursor=cursor, limit=limit)
+        return lists.votes(site, principal, only, self.q or None, cursor=cursor, limit=limit)
 
 
 @router.get("/votes")
 def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
-    page, problem = attempted(lambda: filters.page(site, cursor, SHOWN))
+    page, problem = attempted(lambda: filters.page(site, principal, cursor, SHOWN))
+    sees_all = principal.sees_others_votes
     return render(
         "votes.html",
         request,
         site,
         principal,
         status=problem.status if problem else 200,
+        told=None if sees_all else "Others' votes on comparisons that you have not judged yourself are left out: who votes judges first.",
         page=page or Page[VoteOut](items=[], next=None),
         filters=filters,
         query=filters.query,
         problem=problem.detail if problem else None,
-        is_later=cursor is not None,
+        is_later=cursor is not None or not sees_all,  # "nobody has voted" is said to those alone who would see it
         names=names_for(site, principal),
     )
 
 
-@router.get("/votes.csv", dependencies=[Depends(needs(Permission.VOTES_READ))])
-def download(site: AnySite, filters: Annotated[Filters, Depends()]) -> Response:
-    filters.page(site, None, 1)  # what is wrong with it is said before the file begins
-    rows = every(lambda cursor: filters.page(site, cursor, AT_ONCE))
+@router.get("/votes.csv")
+def download(site: AnySite, principal: Reader, filters: Annotated[Filters, Depends()]) -> Response:
+    filters.page(site, principal, None, 1)  # what is wrong with it is said before the file begins
+    rows = every(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("votes", list(VoteOut.model_fields), rows)
 
 

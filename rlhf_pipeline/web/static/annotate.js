@@ -191,7 +191,7 @@ outbox.addEventListener("state", () => {
 
 outbox.addEventListener("recorded", ({ detail }) => {
   nEvents += 1;
-  if (detail.vote?.extra) view.notice("The time for that card was over and somebody else has it now: your vote is kept as one more.");
+  if (detail.vote?.extra) view.notice("Somebody else has that card by now: your vote is kept as one more.");
   if (!card && !isPaused) hand.refill();
 });
 
@@ -263,12 +263,12 @@ async function readFigures() {
     const response = await fetch("/api/v1/me/statistics");
     if (!response.ok) return;
     const said = await response.json();
-    if (nEvents !== before) {
-      // A vote was cast or arrived meanwhile: nobody knows whether it is among those that were counted.
+    if (nEvents !== before || outbox.unsent.length) {
+      // A vote was cast or arrived meanwhile, or its answer is on the way: nobody knows whether it is among those that were counted.
       setTimeout(readFigures, 2000);
       return;
     }
-    figures.today = said.votes_today + outbox.unsent.filter((entry) => entry.body.choice !== "skip").length;
+    figures.today = said.votes_today;
     figures.streak = said.days_in_a_row;
     if (durations.length < 3) figures.median = said.median_seconds;
     paintFigures();

@@ -5,11 +5,15 @@ import { render } from "./markdown.js";
 const MESSAGES = {
   no_comparisons: [
     "Nothing to judge yet",
-    "Nobody has offered comparisons in this project. A curator does that under Comparisons, or the day's collection brings them. This page looks again by itself.",
+    "No comparisons have been offered to you. A curator does that under Comparisons, or the day's collection brings them. This page looks again by itself.",
   ],
   all_judged_by_you: [
     "All done",
-    "You have judged everything that was offered. Thank you. New comparisons appear here by themselves; your figures are under Me.",
+    "You have judged all that was offered to you. Thank you. New comparisons appear here by themselves; your figures are under Me.",
+  ],
+  all_judged: [
+    "Nothing is left to judge",
+    "Everything that was offered is judged by others, or skipped by you. New comparisons appear here by themselves.",
   ],
   cap_reached: [
     "That is enough for today",

@@ -244,6 +244,9 @@ def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
     assert undone.supersedes == first.vote_id
     assert undone.choice == Choice.SKIP
     assert (again.comparison_id, again.assignment_id) == (first.comparison_id, first.assignment_id)
+    assert again.supersedes == undone.vote_id
+    (judged,) = store.votes.judgements_of(ann)
+    assert judged.pass_no == 1, "judged anew, and no second look"
     assert store.votes.snapshot([TODAY])["vote_id"].tolist() == [again.vote_id]
     left = store.assignments.work_left()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"

@@ -25,8 +25,10 @@ def cut(store, seq: int) -> None:
             for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type='trigger'").all():
                 connection.exec_driver_sql(f"DROP TRIGGER {name}")
         else:
-            connection.exec_driver_sql("ALTER TABLE audit DISABLE TRIGGER USER")
+            for table in ("audit", "annotation_rules"):
+                connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
+        connection.exec_driver_sql(f"DELETE FROM annotation_rules WHERE version > {seq}")
         newest = connection.exec_driver_sql("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").scalar() or FIRST_HASH
         connection.exec_driver_sql(f"UPDATE heads SET audit_seq = {seq}, audit_hash = '{newest}'")
 

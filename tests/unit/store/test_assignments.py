@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -414,7 +415,15 @@ def test_it_is_told_what_is_left_and_why_nothing_is(store, clock, offer):
     assert store.assignments.left_for("ann", PLAIN).reason_empty == "others_hold_them"
     judge(store, clock, "bob", 4)
     assert store.assignments.left_for("bob", PLAIN).reason_empty == "all_judged_by_you"
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "no_comparisons"
+    assert store.assignments.left_for("ann", PLAIN).reason_empty == "all_judged"
+
+
+def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(store, clock, offer):
+    offer(1)
+    (card,) = store.assignments.deal("ann", 1, PLAIN)
+    store.votes.cast(vote_on(card, "skip"))
+    assert store.assignments.left_for("ann", PLAIN).reason_empty == "all_judged"
+    assert store.assignments.left_for("bob", PLAIN).reason_empty is None
 
 
 def test_slots_are_counted_by_comparison(store, clock, offer):
@@ -445,14 +454,184 @@ def test_a_repeat_counts_as_the_annotators_last_word(store, clock, offer):
     assert store.votes.snapshot(["2026-01-01"])["choice"].iloc[0] == Choice.A
 
 
+HIDING = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=2)
+
+
+@pytest.mark.parametrize("how", ["given back", "ran out"])
+def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(store, clock, offer, gold, how):
+    """Else whoever gives cards back and leases again sees which ones do not come: the hidden ones."""
+    offer(200)
+    gold(60)
+    met: set[tuple[int, AssignmentKind]] = set()
+    for k in (1, 2, 5, 1, 3, 4, 2, 6, 1, 1, 1, 1):
+        dealt = store.assignments.deal("ann", k, HIDING)
+        for card in reversed(dealt):
+            if how == "given back":
+                store.assignments.release(card.assignment_id, "ann")
+        clock.tick(minutes=11)
+        again = store.assignments.deal("ann", k, HIDING)
+        fixed = [(card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in dealt]
+        assert [(card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in again] == fixed
+        more = store.assignments.deal("ann", k + 2, HIDING)
+        assert more[:k] == again
+        for card in more:
+            met.add((k, card.kind))
+            store.votes.cast(vote_on(card))
+            clock.tick(seconds=1)
+    assert {kind for k, kind in met if k == 1} == set(AssignmentKind)
+    every = store.assignments.of_annotator("ann", limit=500)
+    assert sorted(card.n for card in every) == list(range(1, len(every) + 1)), "each place of the row holds one card"
+    assert store.assignments.work_left().n_done == sum(card.kind == AssignmentKind.NORMAL for card in every)
+
+
+def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another_slot_comes(store, clock, offer):
+    offer(1)
+    (card,) = store.assignments.deal("ann", 1, PLAIN)
+    store.assignments.release(card.assignment_id, "ann")
+    (theirs,) = store.assignments.deal("bob", 1, PLAIN)
+    assert store.assignments.deal("ann", 1, PLAIN) == []
+    store.assignments.offer([card.comparison_id], overlap=2)
+    (again,) = store.assignments.deal("ann", 1, PLAIN)
+    assert (again.assignment_id, again.n, again.slot_no) == (card.assignment_id, 1, 2)
+    store.votes.cast(vote_on(again))
+    store.votes.cast(vote_on(theirs))
+    assert store.assignments.work_left().n_done == 2
+
+
+def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once(store, clock, offer):
+    offer(320)
+    rules = AnnotationRules(repeat_share=0.08, repeat_after=20, gold_share=0, seed=3)
+    kinds = []
+    for _ in range(300):
+        (card,) = store.assignments.deal("ann", 1, rules)
+        store.assignments.release(card.assignment_id, "ann")
+        (card,) = store.assignments.deal("ann", 1, rules)
+        store.votes.cast(vote_on(card))
+        kinds.append(card.kind)
+        clock.tick(seconds=1)
+    assert 0.05 <= kinds.count(AssignmentKind.REPEAT) / 300 <= 0.10
+
+
+def _told(store: Store) -> int:
+    return store.assignments.left_for("ann", HIDING).n
+
+
+def test_what_is_left_does_not_move_when_cards_are_leased_ahead(store, clock, offer, gold):
+    offer(60)
+    gold(20)
+    store.assignments.offer([f"g{i}" for i in range(0, 20, 2)], overlap=1)  # answers are known of some that people are asked about as well
+    judge(store, clock, "ann", 10, HIDING)
+    before = _told(store)
+    told = []
+    for n in range(1, 31):
+        store.assignments.deal("ann", n, HIDING)
+        told.append(_told(store))
+    cards = store.assignments.deal("ann", 30, HIDING)
+    assert {card.kind for card in cards} == set(AssignmentKind)
+    assert any(card.kind == AssignmentKind.GOLD and card.slot_no is not None for card in cards)
+    assert told == [before] * 30
+    for card in cards:
+        store.assignments.release(card.assignment_id, "ann")
+    assert _told(store) == before
+
+
+@pytest.mark.parametrize("how", ["vote", "skip", "vote, undo, vote", "after the lease"])
+def test_what_is_left_counts_down_by_every_card_alike(store, clock, offer, gold, how):
+    offer(100)
+    gold(20)
+    store.assignments.offer([f"g{i}" for i in range(0, 20, 2)], overlap=1)
+    judge(store, clock, "ann", 10, HIDING)
+    cards = store.assignments.deal("ann", 30, HIDING)
+    assert {card.kind for card in cards} == set(AssignmentKind)
+    if how == "after the lease":
+        clock.tick(minutes=11)
+    for card in cards:
+        before = _told(store)
+        vote = store.votes.cast(vote_on(card, "skip" if how == "skip" else "a"))
+        assert _told(store) == before - 1, card.kind
+        if how == "vote, undo, vote":
+            undone = store.votes.cast(vote_on(card, "skip", supersedes=vote.vote_id, details=VoteDetails(flags=("undone",))))
+            assert _told(store) == before, card.kind
+            store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
+            assert _told(store) == before - 1, card.kind
+
+
+def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(store, clock, offer, gold):
+    offer(230)
+    gold(60)
+    told, held = [], []
+    while cards := store.assignments.deal("ann", 3, HIDING):
+        told.append(_told(store))
+        held.append(len(cards))
+        store.votes.cast(vote_on(cards[0]))
+        clock.tick(seconds=1)
+    assert told[0] == told[10] == 200
+    steps = [one - other for one, other in pairwise(told)]
+    assert set(steps) == {0, 1}
+    first = steps.index(1)
+    assert 0 not in steps[first : first + 100], "once it counts it counts every card"
+    assert all(n >= on_table for n, on_table in zip(told, held, strict=True))
+    left = store.assignments.left_for("ann", HIDING)
+    assert (left.n, left.reason_empty) == (0, "all_judged_by_you")
+
+
+def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(store, clock, offer, gold):
+    ids = gold(4)
+    store.assignments.offer(ids, overlap=1)
+    rules = AnnotationRules(repeat_share=0, gold_share=0.5, seed=1)
+    dealt = store.assignments.deal("ann", 4, rules)
+    assert {card.kind for card in dealt} == {AssignmentKind.NORMAL, AssignmentKind.GOLD}
+    assert {card.comparison_id for card in dealt} == set(ids), "each is dealt once"
+    for card in dealt:
+        store.votes.cast(vote_on(card))
+    assert store.assignments.work_left().n_done == 4
+
+
+def test_a_skip_that_is_taken_back_has_its_slot_again(store, clock, offer):
+    offer(1)
+    (card,) = store.assignments.deal("ann", 1, PLAIN)
+    skipped = store.votes.cast(vote_on(card, "skip"))
+    undone = store.votes.cast(vote_on(card, "skip", supersedes=skipped.vote_id, details=VoteDetails(flags=("undone",))))
+    assert store.assignments.deal("bob", 1, PLAIN) == []
+    store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
+    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.deal("bob", 1, PLAIN) == []
+
+
+@pytest.mark.parametrize("then", ["released", "ran out"])
+def test_a_late_vote_takes_a_slot_that_was_let_again_and_is_free_again(store, clock, offer, then):
+    offer(1)
+    (card,) = store.assignments.deal("ann", 1, PLAIN)
+    clock.tick(hours=1)
+    (other,) = store.assignments.deal("bob", 1, PLAIN)
+    if then == "released":
+        store.assignments.release(other.assignment_id, "bob")
+    else:
+        clock.tick(hours=1)
+    store.votes.cast(vote_on(card))
+    assert store.assignments.holds_slot(card.assignment_id)
+    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.deal("cid", 1, PLAIN) == []
+    store.votes.cast(vote_on(other))
+    assert not store.assignments.holds_slot(other.assignment_id)
+    assert (store.assignments.work_left().n_done, store.votes.count()) == (1, 2)
+
+
+def test_a_vote_on_a_card_that_was_given_back_takes_its_slot(store, clock, offer):
+    offer(1)
+    (card,) = store.assignments.deal("ann", 1, PLAIN)
+    store.assignments.release(card.assignment_id, "ann")
+    store.votes.cast(vote_on(card))
+    assert store.assignments.work_left().n_done == 1
+
+
 def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, offer, gold):
     """Their row is there already: to insert it anew would fail, and to leave it out would tell which cards were hidden ones."""
     offer(200)
     gold(1)
-    rules = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=2)
     met: dict[str, Assignment] = {}
     for i in range(60):
-        (card,) = store.assignments.deal("ann", 1, rules)
+        (card,) = store.assignments.deal("ann", 1, HIDING)
         if card.kind != AssignmentKind.NORMAL and card.assignment_id not in met:
             met[card.assignment_id] = card
             if i % 2:

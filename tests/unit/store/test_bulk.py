@@ -7,6 +7,7 @@ from sqlalchemy import func, select, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.bulk import FEW
+from rlhf_pipeline.store.engine import FIRST_MEASURED
 from rlhf_pipeline.store.schema import SCOPE, completion_cache, heartbeats, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -79,14 +80,15 @@ def test_half_a_character_is_refused_and_nothing_kept(store):
 def test_a_table_that_grew_is_measured_at_once_on_postgres(store):
     """Or the comparison of each imported vote is looked for among all, until the server measures by itself."""
     rows = select(func.count()).select_from(text("pg_stats")).where(text("tablename = 'completion_cache'"))
-    insert(store, completion_cache, [row | {"cache_key": f"a{n}"} for n, row in enumerate(cached(1999))])
+    few = 4 * FIRST_MEASURED - 1
+    insert(store, completion_cache, [row | {"cache_key": f"a{n}"} for n, row in enumerate(cached(few))])
     if store.database.is_sqlite:
         assert store.database._grown == {}
         return
     with store.database.reading() as connection:
         assert connection.execute(rows).scalar_one() == 0
-    insert(store, completion_cache, [row | {"cache_key": f"b{n}"} for n, row in enumerate(cached(FEW + 1))])
+    insert(store, completion_cache, [row | {"cache_key": f"b{n}"} for n, row in enumerate(cached(1))])  # one by one as people do
     with store.database.reading() as connection:
         assert connection.execute(rows).scalar_one() > 0
     insert(store, completion_cache, [row | {"cache_key": f"c{n}"} for n, row in enumerate(cached(FEW + 1))])
-    assert store.database._measured == {"completion_cache": 1999 + FEW + 1}
+    assert store.database._measured == {"completion_cache": few + 1}

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select
 
-from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.errors import AlreadyVoted, UnknownComparison
+from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casting import turns_of
 from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
@@ -68,3 +69,46 @@ def test_turns_of_other_annotators_are_not_read(published, make_vote):
     with published.database.reading() as connection:
         found = turns_of(connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])
     assert [row.annotator_id for row in found] == ["ann3"]
+
+
+UNDONE = VoteDetails(flags=("undone",))
+
+
+def _turns(store: Store, comparison_id: str) -> list[tuple]:
+    """(superseded vote, pass, revision) of the votes on a comparison, in order."""
+    wanted = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(votes.c.comparison_id == comparison_id)
+    with store.database.reading() as connection:
+        return [tuple(row) for row in connection.execute(wanted.order_by(votes.c.seq))]
+
+
+def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(published, make_vote):
+    """As a new pass it would be a second look: no gold figure, and the real repeat a third one."""
+    published.assignments.offer(["c0"], overlap=1)
+    (card,) = published.assignments.deal("ann", 1, AnnotationRules(repeat_share=0, gold_share=0))
+    on = {"comparison_id": "c0", "annotator_id": "ann", "assignment_id": card.assignment_id, "is_swapped": card.is_swapped}
+    first = published.votes.cast(make_vote(**on, idempotency_key="1"))
+    undone = published.votes.cast(make_vote(**on, choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"))
+    sent = make_vote(**on, choice="b", idempotency_key="3")
+    again = published.votes.cast(sent)
+    assert again.supersedes == undone.vote_id
+    assert _turns(published, "c0") == [(None, 1, 0), (first.vote_id, 1, 1), (undone.vote_id, 1, 2)]
+    assert published.votes.cast(sent) == again, "sent again it is the same"
+    with pytest.raises(AlreadyVoted):
+        published.votes.cast(make_vote(**on, idempotency_key="4"))
+    assert published.votes.snapshot([again.day.isoformat()])["vote_id"].tolist() == [again.vote_id]
+    assert len(published.votes.repeat_passes([again.day.isoformat()])) == 0
+    assert published.audit.verify() > 3
+
+
+def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published, make_vote):
+    first = published.votes.cast(make_vote("c1", idempotency_key="1"))
+    said = VoteDetails(dimensions={"undone": "a"})
+    undone, *_ = published.votes.cast_many(
+        [
+            make_vote("c1", choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"),
+            make_vote("c1", details=said, idempotency_key="3"),
+            make_vote("c1", idempotency_key="4"),
+        ]
+    )
+    a_second_look = (None, 2, 0)
+    assert _turns(published, "c1") == [(None, 1, 0), (first.vote_id, 1, 1), (undone.vote_id, 1, 2), a_second_look]

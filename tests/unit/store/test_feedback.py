@@ -1,6 +1,6 @@
 """Feedback: kept as sent, read by session and kind; a correction becomes a comparison and a vote for the corrected text."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from pydantic import ValidationError
@@ -58,6 +58,13 @@ def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(sto
 def test_a_machines_correction_is_a_machines_vote(store):
     kept = store.feedback.add(NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE)
     assert store.votes.get(kept.vote_id).annotator_kind == AnnotatorKind.MACHINE
+
+
+def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_says(store):
+    given = datetime(2026, 1, 3, 23, 30, tzinfo=timezone(timedelta(hours=-5)))  # the 4th in UTC
+    kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=given), created_by="ann")
+    assert str(store.votes.get(kept.vote_id).day) == "2026-01-04"
+    assert list(store.comparisons.with_ids([kept.comparison_id])["day"]) == ["2026-01-04"]
 
 
 def test_feedback_is_not_changed(store):

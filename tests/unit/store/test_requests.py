@@ -1,12 +1,13 @@
 """Requests by their key: answered once, and again, and not twice at a time."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 
 from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.records import Role, User, utc_now
 from rlhf_pipeline.store import Answer
 
 
@@ -67,6 +68,46 @@ def test_one_that_failed_may_be_sent_again_at_once_and_what_was_answered_stays(s
     store.requests.finish("ann", "k", Answer(200, "x"))
     store.requests.give_up("ann", "k")
     assert store.requests.begin("ann", "k", "other") == Answer(200, "x")
+
+
+def test_an_act_and_its_answer_are_kept_together_or_not_at_all(store):
+    store.requests.begin("ann", "k", "hash")
+
+    def add(is_killed: bool) -> User:
+        with store.requests.answering("ann", "k") as keep:
+            user = store.users.add(email="new@example.org", name="New", roles=[Role.ANNOTATOR], actor="ann")
+            store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(days=1), actor="ann")
+            keep(Answer(201, "made"))
+            if is_killed:
+                raise RuntimeError("killed")
+        return user
+
+    with pytest.raises(RuntimeError, match="killed"):
+        add(is_killed=True)
+    assert (store.users.count(), store.audit.count()) == (0, 0)
+    store.requests.give_up("ann", "k")
+    assert store.requests.begin("ann", "k", "hash") is None
+    user = add(is_killed=False)
+    store.requests.give_up("ann", "k")  # too late: it was done
+    assert store.requests.begin("ann", "k", "hash") == Answer(201, "made")
+    assert store.users.get(user.user_id) == user
+    assert [link.action for link in store.audit.after(0, limit=9)] == ["users.add", "roles.grant", "tokens.issue.login"]
+    assert store.audit.verify() == 3
+
+
+def test_of_two_that_do_the_same_request_one_is_kept(store, clock):
+    """The first hung for a minute and was taken for dead."""
+    store.requests.begin("ann", "k", "hash")
+    clock.shift = timedelta(seconds=61)
+    assert store.requests.begin("ann", "k", "hash") is None
+    for n in range(2):
+        refused = pytest.raises(AlreadyRunning, match="sent twice") if n else nullcontext()
+        with refused, store.requests.answering("ann", "k") as keep:
+            store.guidelines.add("Be fair.", after=n, actor="ann")
+            keep(Answer(201, str(n)))
+    assert store.requests.begin("ann", "k", "hash") == Answer(201, "0")
+    assert [one.version for one in store.guidelines.all()] == [1]
+    store.audit.verify()
 
 
 def test_answers_are_kept_for_a_week(store, clock):

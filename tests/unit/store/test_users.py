@@ -88,6 +88,28 @@ def test_a_new_password_ends_sessions_and_leaves_tokens(store):
     assert store.tokens.find(api) is not None
 
 
+def test_a_change_is_made_whole_or_not_at_all_and_of_what_was_read(store):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
+    root = store.users.with_email("root@example.org")
+    n_acts = len(actions(store))
+    with pytest.raises(ConfigurationError, match="last admin"):
+        store.users.change(root.user_id, name="Nobody", roles=[], actor="test")
+
+    def refuse(user):
+        assert user == ann
+        raise ConfigurationError("not what was read")
+
+    with pytest.raises(ConfigurationError, match="not what was read"):
+        store.users.change(ann.user_id, name="Other", disabled=True, actor="test", check=refuse)
+    assert (store.users.get(root.user_id), store.users.get(ann.user_id), len(actions(store))) == (root, ann, n_acts)
+    changed = store.users.change(ann.user_id, name=" Anna ", roles=[Role.CURATOR], disabled=True, actor="test")
+    assert (changed.name, changed.roles, changed.disabled_at is None) == ("Anna", (Role.CURATOR,), False)
+    assert actions(store)[n_acts:] == ["users.rename", "roles.revoke", "roles.grant", "users.disable"]
+    assert store.users.change(ann.user_id, name="Anna", roles=[Role.CURATOR], disabled=True, actor="test") == changed
+    assert len(actions(store)) == n_acts + 4  # what is so already is no act
+
+
 def test_a_change_of_nobody_is_refused(store):
     for change in (
         lambda: store.users.rename("nope", "x", actor="test"),

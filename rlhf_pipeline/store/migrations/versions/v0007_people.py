@@ -5,6 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics, v0006_snapshots
 
 revision = "0007"
@@ -12,6 +13,7 @@ down_revision = "0006"
 
 SCOPE = ("organization_id", "project_id")
 APPEND_ONLY = ("guidelines", "annotation_rules", "feedback")
+PASSING = ("requests", "failed_logins")  # forgotten in any case: answers after a week, wrong logins after the next right one
 TABLES = (
     "requests", "feedback", "annotation_rules", "guidelines", "failed_logins", "tokens", "role_grants", "users", "slots", "assignments",
 )  # fmt: skip
@@ -37,10 +39,13 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What people said beside their votes cannot be kept by the older tables: refused, not dropped."""
-    said = op.get_bind().execute(sa.text("SELECT count(*) FROM votes WHERE assignment_id IS NOT NULL OR details IS NOT NULL")).scalar_one()
-    if said:
-        raise RuntimeError(f"{said} votes were cast on dealt cards or hold details, which version 0006 cannot hold. Stay at this version.")
+    """Refused while there is anything that the older tables cannot hold, be it only the admin whom the first start makes: none is dropped."""
+    held = _held()
+    if held:
+        raise StoreError(
+            f"Version 0006 cannot hold what was written since: {', '.join(held)}. Nothing was changed. Stay at this version; to go on with "
+            "an older package, export with `rlhf export votes`, `comparisons` and `tuples` and import them into a new home."
+        )
     for table in TABLES:
         op.drop_table(table)
     op.drop_index("ix_comparisons_gold", "comparisons")
@@ -54,6 +59,16 @@ def downgrade() -> None:
         v0002_append_only.create_triggers("votes")
     op.drop_column("comparisons", "written_by")
     v0006_snapshots.planner_statistics()
+
+
+def _held() -> list[str]:
+    """`3 rows of users`, `7 votes with details`, …: what a way down would lose."""
+    bind = op.get_bind()
+    rows = [(f"rows of {table}", f"SELECT count(*) FROM {table}") for table in TABLES if table not in PASSING]
+    said = [(f"votes with {name}", f"SELECT count(*) FROM votes WHERE {name} IS NOT NULL") for name in NEW_IN_VOTES]
+    written = ("comparisons with written_by", "SELECT count(*) FROM comparisons WHERE written_by IS NOT NULL")
+    counted = [(bind.execute(sa.text(asked)).scalar_one(), what) for what, asked in (*rows, *said, written)]
+    return [f"{n:,} {what}" for n, what in counted if n]
 
 
 def planner_statistics() -> None:

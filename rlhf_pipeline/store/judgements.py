@@ -1,0 +1,121 @@
+"""One annotator's standing judgements: on what there is one, and counts of them for figures. Knows votes; knows no meaning of figures."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, and_, func, literal, select
+
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import comparisons, heads, votes
+
+
+class CastVote(NamedTuple):
+    """As much of a vote as tells whether it stands, and how long it took."""
+
+    seq: int
+    vote_id: str
+    supersedes: str | None
+    choice: str
+    day: str
+    duration_s: float | None
+
+
+class Known(NamedTuple):
+    """Judgements of comparisons whose answer is known, at first sight."""
+
+    stated_confidence: float | None
+    is_right: bool
+    n: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What stood at `seq`: the days before a day counted, the judgements of that day by vote_id, in order, and its skips."""
+
+    seq: int
+    by_day: dict[date, int]
+    n_again: int
+    n_same: int
+    known: list[Known]
+    paces: list[float | None]
+    today: dict[str, float | None]
+    skips: frozenset[str]
+
+
+def judged_by(database: Database, annotator_id: str, comparison_ids: Iterable[str]) -> set[str]:
+    """Those of the comparisons on which the annotator's judgement stands: not taken back, no skip."""
+    found: set[str] = set()
+    with database.reading() as connection:
+        for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
+            wanted = select(votes.c.comparison_id).where(_stands(database, votes, annotator_id), votes.c.comparison_id.in_(ids))
+            found |= set(connection.execute(wanted).scalars())
+    return found
+
+
+class Judgements:
+    """Counted by the database: however many there are, few rows are read."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def before(self, annotator_id: str, day: date, *, n_paces: int) -> Judged:
+        """Everything, as of now. `paces`: seconds of the newest `n_paces` of the days before, the newest first."""
+        stands, today = _stands(self._database, votes, annotator_id), day.isoformat()
+        past = and_(stands, votes.c.day < today)
+        with self._database.reading() as connection:
+            seq = connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0
+            by_day = connection.execute(select(votes.c.day, func.count()).where(past).group_by(votes.c.day)).all()
+            newest = select(votes.c.duration_s).where(past).order_by(votes.c.seq.desc()).limit(n_paces)
+            of_today = select(votes.c.vote_id, votes.c.duration_s).where(stands, votes.c.day >= today).order_by(votes.c.seq)
+            skipped = select(votes.c.vote_id).where(
+                self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.choice == Choice.SKIP.value, votes.c.day >= today
+            )
+            n_again, n_same = self._repeats(connection, annotator_id, today)
+            return Judged(
+                seq=seq,
+                by_day={date.fromisoformat(row[0]): row[1] for row in by_day},
+                n_again=n_again,
+                n_same=n_same,
+                known=self._known(connection, past),
+                paces=list(connection.execute(newest).scalars()),
+                today={row.vote_id: row.duration_s for row in connection.execute(of_today)},
+                skips=frozenset(connection.execute(skipped).scalars()),
+            )
+
+    def since(self, annotator_id: str, seq: int) -> list[CastVote]:
+        """All votes above a seq, skips and replaced ones too, in order."""
+        columns = [votes.c[name] for name in CastVote._fields]
+        mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq > seq
+        with self._database.reading() as connection:
+            return [CastVote(*row) for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))]
+
+    def _repeats(self, connection: Connection, annotator_id: str, today: str) -> tuple[int, int]:
+        """Second looks, and those that said the same as the first."""
+        first, again = votes.alias("first"), votes.alias("again")
+        of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id, first.c.day < today
+        both = and_(_stands(self._database, first, annotator_id), *of_first)
+        wanted = (
+            select(first.c.choice == again.c.choice, func.count())
+            .select_from(again)
+            .join(first, both)
+            .where(_stands(self._database, again, annotator_id), again.c.pass_no == 2, again.c.day < today)
+            .group_by(first.c.choice == again.c.choice)
+        )
+        found = {bool(row[0]): int(row[1]) for row in connection.execute(wanted)}
+        return sum(found.values()), found.get(True, 0)
+
+    def _known(self, connection: Connection, past: ColumnElement[bool]) -> list[Known]:
+        same = and_(self._database.mine(comparisons), comparisons.c.comparison_id == votes.c.comparison_id, comparisons.c.gold.is_not(None))
+        each = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
+        wanted = select(*each, func.count()).select_from(votes).join(comparisons, same).where(past, votes.c.pass_no == 1).group_by(*each)
+        return [Known(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
+
+
+def _stands(database: Database, vote: Any, annotator_id: str) -> ColumnElement[bool]:
+    later = votes.alias("later")
+    replaced = select(literal(1)).select_from(later).where(database.mine(later), later.c.supersedes == vote.c.vote_id)
+    return and_(database.mine(vote), vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value, ~replaced.exists())

@@ -1,0 +1,59 @@
+"""One annotator's judgements: those that stand, and counts of them."""
+
+from datetime import date, timedelta
+
+import pytest
+
+from rlhf_pipeline.records import VoteDetails
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.judgements import Judgements, Known, judged_by
+from tests.unit.store.conftest import NOON
+
+TODAY = date(2026, 1, 3)
+
+
+@pytest.fixture
+def published(store, make_comparisons) -> Store:
+    frame = make_comparisons(6).assign(gold=["a", "b", "a", None, None, None])
+    store.comparisons.publish(frame, published_at=NOON)
+    return store
+
+
+def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published, make_vote):
+    first = published.votes.cast(make_vote("c0"))
+    published.votes.cast(make_vote("c1", choice="skip"))
+    published.votes.cast(make_vote("c2", annotator_id="bob"))
+    taken_back = published.votes.cast(make_vote("c3"))
+    undone = make_vote("c3", choice="skip", supersedes=taken_back.vote_id, idempotency_key="u", details=VoteDetails(flags=("undone",)))
+    published.votes.cast(undone)
+    ids = [f"c{i}" for i in range(6)]
+    assert judged_by(published.database, "ann", ids) == {"c0"}
+    published.votes.cast(make_vote("c0", choice="tie", supersedes=first.vote_id, idempotency_key="again"))
+    assert judged_by(published.database, "ann", ids) == {"c0"}
+    assert judged_by(published.database, "ann", []) == set()
+
+
+def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote):
+    def cast(n_days: int, *args, **more):
+        return published.votes.cast(make_vote(*args, voted_at=NOON + timedelta(days=n_days), **more))
+
+    cast(0, "c0", choice="a", stated_confidence=0.9, duration_s=3.0)  # right
+    cast(0, "c1", choice="a", stated_confidence=0.9, duration_s=5.0)  # wrong
+    cast(0, "c0", choice="a", idempotency_key="again")  # the same again
+    cast(1, "c1", choice="b", idempotency_key="otherwise")
+    cast(1, "c3", choice="skip")
+    cast(1, "c3", annotator_id="bob")
+    cast(2, "c2", choice="a", duration_s=7.0)
+    skipped = cast(2, "c4", choice="skip")
+    judgements = Judgements(published.database)
+    told = judgements.before("ann", TODAY, n_paces=3)
+    assert told.seq == 8
+    assert told.by_day == {date(2026, 1, 1): 3, date(2026, 1, 2): 1}
+    assert (told.n_again, told.n_same) == (2, 1)
+    assert sorted(told.known) == [Known(0.9, False, 1), Known(0.9, True, 1)]
+    assert told.paces == [None, None, 5.0]
+    assert list(told.today.values()) == [7.0]
+    assert told.skips == {skipped.vote_id}
+    assert [vote.seq for vote in judgements.since("ann", 4)] == [5, 7, 8]
+    nobody = judgements.before("nobody", TODAY, n_paces=3)
+    assert (nobody.seq, nobody.by_day, nobody.known, nobody.today) == (8, {}, [], {})

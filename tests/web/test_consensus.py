@@ -1,0 +1,114 @@
+"""Consensus as it is listed: what is disputed comes in the order in which somebody should decide it, and no page reads without end."""
+
+import itertools
+
+import httpx
+import pytest
+
+from rlhf_pipeline.records import Choice, NewVote, utc_now
+from rlhf_pipeline.web import consensus
+from tests.web.conftest import Web
+
+KEYS = itertools.count()
+
+
+@pytest.fixture
+def judged(web: Web):
+    def cast(comparison_id: str, choices: str) -> None:
+        """One vote of somebody new per letter, of people."""
+        for choice in choices:
+            n = next(KEYS)
+            web.store.votes.cast(
+                NewVote(
+                    comparison_id=comparison_id, annotator_id=f"u{n}", annotator_kind="human", voted_at=utc_now(), origin="api",
+                    choice={"a": Choice.A, "b": Choice.B, "t": Choice.TIE}[choice], idempotency_key=f"k{n}",
+                )
+            )  # fmt: skip
+
+    return cast
+
+
+def pages(client: httpx.Client, **params: object) -> list[list[str]]:
+    found, cursor = [], None
+    while True:
+        page = client.get("/consensus", params={**params, **({"cursor": cursor} if cursor else {})}).json()
+        found.append([item["comparison_id"] for item in page["items"]])
+        cursor = page["next"]
+        if cursor is None:
+            return found
+
+
+SAID = {"c0000": "aab", "c0001": "aaa", "c0002": "abt", "c0003": "aabb", "c0004": "aaabb", "c0005": "ab", "c0006": "bb", "c0007": "a"}
+IN_ORDER = ["c0002", "c0003", "c0005", "c0004"]  # a third; no winner of four votes, of two; 60 %. Two thirds of c0000 are agreement
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_disputes_come_the_most_evenly_split_first(web: Web, judged, limit: int):
+    web.publish(8)
+    for c, choices in SAID.items():
+        judged(c, choices)
+    curator = web.client("engineer")
+    found = pages(curator, state="disputed", limit=limit)
+    assert [c for page in found for c in page] == IN_ORDER
+    assert all(len(page) <= limit for page in found)
+    assert pages(curator, limit=50) == [["c0007", "c0006", "c0005", "c0004", "c0003", "c0002", "c0001", "c0000"]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_ones(web: Web, judged, monkeypatch, limit: int):
+    monkeypatch.setattr(consensus, "LOOKS_AT", 3)
+    web.publish(8)
+    for c, choices in SAID.items():
+        judged(c, choices)
+    found = pages(web.client("engineer"), state="disputed", limit=limit)
+    assert [c for page in found for c in page] == ["c0005", "c0002", "c0003", "c0004"], "of c0005 to c0007, of c0002 to c0004, of the rest"
+
+
+def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(web: Web, judged, monkeypatch):
+    monkeypatch.setattr(consensus, "LOOKS_AT", 4)
+    web.publish(9)
+    for c in ("c0000", "c0001", "c0002", "c0003", "c0004", "c0005"):
+        judged(c, "ab")
+    curator = web.client("engineer")
+    first = curator.get("/consensus", params={"state": "disputed", "limit": 2}).json()
+    assert [item["comparison_id"] for item in first["items"]] == ["c0002", "c0003"]
+    judged("c0005", "ab")
+    judged("c0008", "ab")
+    second = curator.get("/consensus", params={"state": "disputed", "limit": 2, "cursor": first["next"]}).json()
+    assert [item["comparison_id"] for item in second["items"]] == ["c0004"]
+    third = curator.get("/consensus", params={"state": "disputed", "limit": 2, "cursor": second["next"]}).json()
+    assert [item["comparison_id"] for item in third["items"]] == ["c0000", "c0001"]
+
+
+def test_the_cursor_of_one_list_is_none_of_another(web: Web, judged):
+    web.publish(3)
+    for c in ("c0000", "c0001", "c0002"):
+        judged(c, "ab")
+    curator = web.client("engineer")
+    newest = curator.get("/consensus", params={"limit": 1}).json()["next"]
+    disputed = curator.get("/consensus", params={"limit": 1, "state": "disputed"}).json()["next"]
+    assert curator.get("/consensus", params={"state": "disputed", "cursor": newest}).status_code == 422
+    assert curator.get("/consensus", params={"cursor": disputed}).status_code == 422
+
+
+def test_who_may_vote_is_not_shown_how_others_judged_what_they_may_still_be_dealt(web: Web, judged):
+    mine, other, settled = web.publish(3, overlap=2)
+    curator, engineer = web.client("curator"), web.client("engineer")
+    judged(other, "a")
+    judged(mine, "b")
+    judged(settled, "aa")
+    web.store.votes.cast(
+        NewVote(
+            comparison_id=mine, annotator_id=curator.user.user_id, annotator_kind="human", voted_at=utc_now(), origin="api",
+            choice=Choice.SKIP, idempotency_key="mine",
+        )
+    )  # fmt: skip
+    assert {one for page in pages(engineer) for one in page} == {mine, other, settled}
+    assert {one for page in pages(curator) for one in page} == {settled}
+    assert {one for page in pages(curator, state="open") for one in page} == set()
+    judged_by_me = NewVote(
+        comparison_id=other, annotator_id=curator.user.user_id, annotator_kind="human", voted_at=utc_now(), origin="api",
+        choice=Choice.A, idempotency_key="other",
+    )  # fmt: skip
+    web.store.votes.cast(judged_by_me)
+    assert {one for page in pages(curator) for one in page} == {other, settled}

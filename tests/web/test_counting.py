@@ -1,0 +1,43 @@
+"""Votes counted as they come: each once, whatever happens between."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.counting import Progress
+from tests.web.conftest import NOON, comparisons
+from tests.web.databases import on_sqlite
+
+pytestmark = on_sqlite
+
+
+def vote(store: Store, i: int, **more: object) -> str:
+    values = {"annotator_kind": "human", "choice": "a", "voted_at": NOON + timedelta(minutes=i), "origin": "api", "duration_s": float(i)}
+    return store.votes.cast(
+        NewVote.model_validate({"comparison_id": f"c{i:04}", "annotator_id": "ann", "idempotency_key": f"k{i}", **values, **more})
+    ).vote_id
+
+
+@pytest.mark.parametrize("fails", ["tallies", "replaced", "paces"])
+def test_what_was_read_before_the_store_failed_is_not_counted_twice(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, fails: str
+):
+    store = open_store("demo")
+    store.comparisons.publish(comparisons(6), published_at=NOON)
+    ids = [vote(store, i) for i in range(5)]
+    vote(store, 0, choice="b", supersedes=ids[0], idempotency_key="again")
+    progress = Progress(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(store.votes, fails, lambda *_, **__: (_ for _ in ()).throw(StoreError("gone")))
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                progress.counted()
+    counted = progress.counted()
+    assert (counted.seq, counted.n_votes, sum(counted.by_day.values())) == (6, 5, 5)
+    assert list(counted.paces["ann"]) == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
+    vote(store, 5)
+    assert progress.counted().n_votes == 6

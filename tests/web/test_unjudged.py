@@ -1,0 +1,129 @@
+"""Who may vote judges first and reads others' votes afterwards, by every way there is; the seed is no way round."""
+
+import csv
+import io
+import uuid
+
+import httpx
+import pytest
+
+from rlhf_pipeline.web import Server, create_app
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+REASON = "a reason nobody should be led by"
+
+
+def cast(client: httpx.Client, comparison_id: str, choice: str = "a", **more: object) -> dict:
+    body = {"comparison_id": comparison_id, "choice": choice, **more}
+    answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def judge(client: httpx.Client, n: int) -> None:
+    for card in client.post("/assignments:lease", json={"n": n}).json()["cards"]:
+        body = {"assignment_id": card["assignment_id"], "choice": "b", "reason": REASON}
+        assert client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).status_code == 201
+
+
+def read(client: httpx.Client, **params: object) -> list[tuple[str, str]]:
+    """(comparison, annotator) of all votes that a reader is shown, page by page."""
+    found, cursor = [], None
+    while True:
+        page = client.get("/votes", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+        found += [(item["comparison_id"], item["annotator_id"]) for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            return sorted(found)
+
+
+def test_others_votes_are_read_after_ones_own(web: Web):
+    ids = web.publish(5, overlap=2)
+    ann, curator = web.client("annotator"), web.client("curator")
+    judge(ann, 5)
+    narrow = web.client(user=curator.user, scopes=["votes.read"])
+    for reader in (curator, narrow):
+        assert read(reader) == read(reader, annotator_id=ann.user.user_id) == read(reader, comparison_id=ids[1]) == []
+        assert REASON not in reader.get("/votes", params={"q": "reason"}).text
+    cast(curator, ids[1])
+    cast(curator, ids[2], "skip")
+    mine, theirs = curator.user.user_id, ann.user.user_id
+    for reader in (curator, narrow):
+        assert read(reader) == sorted([(ids[1], mine), (ids[1], theirs), (ids[2], mine)])
+        assert read(reader, comparison_id=ids[1]) == sorted([(ids[1], mine), (ids[1], theirs)])
+        assert read(reader, q="reason") == [(ids[1], theirs)]
+    everything = [(one, theirs) for one in ids]
+    for role in ("engineer", "auditor", "admin"):  # they do not vote; an admin could take any role
+        assert [one for one in read(web.client(role)) if one[1] == theirs] == everything, role
+    voting_auditor = web.client(user=web.add("auditor", "annotator"))
+    assert read(voting_auditor) == []
+
+
+def test_what_was_taken_back_shows_nothing_any_more(web: Web):
+    (one,) = web.publish(1, overlap=2)
+    ann, curator = web.client("annotator"), web.client("curator")
+    judge(ann, 1)
+    mine = cast(curator, one)
+    assert len(read(curator)) == 2
+    cast(curator, one, "skip", supersedes=mine["vote_id"], flags=["undone"])
+    assert {annotator for _, annotator in read(curator)} == {curator.user.user_id}
+
+
+@on_sqlite
+def test_pages_and_files_show_no_more_than_the_api(web: Web):
+    ids = web.publish(3, overlap=2)
+    ann, curator = web.add("annotator"), web.add("curator")
+    judge(web.client(user=ann), 3)
+    cast(web.client(user=curator), ids[0])
+    with Server(create_app(web.settings, web.store)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
+        listed = browser.get(f"{server.url}/votes").text
+        assert listed.count(REASON) == 1
+        assert "have not judged yourself are left out" in listed
+        assert "left out" not in admin.get(f"{server.url}/votes").text
+        rows = list(csv.DictReader(io.StringIO(browser.get(f"{server.url}/votes.csv").text)))
+        assert sorted((row["comparison_id"], row["annotator_id"]) for row in rows) == sorted(
+            [(ids[0], ann.user_id), (ids[0], curator.user_id)]
+        )
+        assert len(list(csv.DictReader(io.StringIO(admin.get(f"{server.url}/votes.csv").text)))) == 4
+        judged, unjudged = (browser.get(f"{server.url}/comparisons/{one}").text for one in ids[:2])
+        assert REASON in judged
+        assert REASON not in unjudged
+        assert "once you have judged it yourself" in unjudged
+        assert "Nobody voted on it yet" not in unjudged
+        assert REASON in admin.get(f"{server.url}/comparisons/{ids[1]}").text
+
+
+@pytest.mark.parametrize(
+    ("roles", "is_shown"),
+    [
+        (["annotator"], False),
+        (["curator"], False),
+        (["engineer"], False),
+        (["auditor"], True),
+        (["admin"], True),
+        (["auditor", "curator"], False),
+    ],
+)
+@on_sqlite
+def test_the_seed_is_told_to_nobody_who_votes(web: Web, roles: list[str], is_shown: bool):
+    reader = web.client(user=web.add(*roles))
+    assert (reader.get("/rules").json()["rules"]["seed"] is not None) == is_shown
+
+
+def test_who_votes_edits_rules_and_neither_reads_nor_sets_the_seed(web: Web):
+    curator, admin = web.client("curator"), web.client("admin")
+    seed = web.store.rules.latest()[1].seed
+    read = curator.get("/rules")
+    sent = {**read.json()["rules"], "overlap": 2}
+    assert sent["seed"] is None
+    put = curator.put("/rules", json=sent, headers={"If-Match": read.headers["ETag"]})
+    assert (put.status_code, put.json()["rules"]["overlap"], put.json()["rules"]["seed"]) == (200, 2, None)
+    assert web.store.rules.latest()[1].seed == seed
+    refused = curator.put("/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]})
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, "body.seed")
+    assert web.store.rules.latest()[0] == put.json()["version"]
+    changed = admin.put("/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]})
+    assert (changed.status_code, changed.json()["rules"]["seed"]) == (200, 7)
