@@ -195,12 +195,12 @@ def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
     true_side(web, other, "b")
     web.publish(1, overlap=2, prefix="o")
     true_side(web, one, "b")
-    curator = web.client("curator")
+    reader = web.client("engineer")
 
     def ids(**params: object) -> list[str]:
         found, cursor = [], None
         while True:
-            page = curator.get("/consensus", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+            page = reader.get("/consensus", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
             found += [item["comparison_id"] for item in page["items"]]
             cursor = page["next"]
             if cursor is None:
@@ -211,7 +211,7 @@ def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
     assert sorted(ids(state="disputed")) == ["d0000", "d0001"]
     assert ids(state="open") == ["o0000"]
     assert ids(state="agreed", method="strength_weighted") == ids(state="agreed")
-    assert curator.get("/consensus", params={"state": "wrong"}).status_code == 422
+    assert reader.get("/consensus", params={"state": "wrong"}).status_code == 422
 
 
 def test_progress_counts_what_stands(web: Web):

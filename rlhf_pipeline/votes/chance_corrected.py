@@ -1,0 +1,125 @@
+"""Agreement beyond what chance gives: Krippendorff's alpha, Fleiss' and Cohen's kappa. Knows a frame of votes; knows no model.
+
+What counts as one answer: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats, which show the sides swapped, are left
+out. Kappas and alpha are 1 where all agree, 0 where they agree as often as chance, None where nothing can be said: no comparison has
+two votes, or everybody always gave the same answer, which chance alone explains.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.records import Choice, Interval
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, percentiles, resampled_totals
+from rlhf_pipeline.votes.people import by_people
+
+Floats = npt.NDArray[np.float64]
+
+ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
+N_ANSWERS = 3
+
+PAIRWISE_KAPPA = FrameSchema(
+    "pairwise_kappa",
+    {
+        "annotator_1": text("pseudonym, the smaller of the two"),
+        "annotator_2": text("pseudonym of the other"),
+        "n": integer("comparisons both judged", low=1),
+        "agreement": number("share of them with the same answer", low=0.0, high=1.0),
+        "kappa": number("Cohen's kappa; missing where chance explains all", nullable=True, low=-1.0, high=1.0),
+    },
+    key=("annotator_1", "annotator_2"),
+)
+
+
+def krippendorff_alpha(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
+    """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws prompts (Krippendorff 2011)."""
+    return _measured(votes, _alpha_parts, _alpha, params)
+
+
+def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
+    """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same (Fleiss 1971); the bootstrap draws prompts."""
+    return _measured(votes, _fleiss_parts, _fleiss, params)
+
+
+def pairwise_kappa(votes: pd.DataFrame, *, min_overlap: int = 10) -> pd.DataFrame:
+    """PAIRWISE_KAPPA of all two annotators who judged `min_overlap` comparisons in common (Cohen 1960), by annotators."""
+    judged = _judged(votes).drop_duplicates(["comparison_id", "annotator_id"], keep="last")
+    names, annotator = np.unique(judged["annotator_id"].to_numpy(dtype=str), return_inverse=True)
+    one = pd.DataFrame({"comparison": judged["comparison_id"].to_numpy(), "who": annotator, "answer": _answers(judged)})
+    both = one.merge(one, on="comparison")
+    both = both[both["who_x"] < both["who_y"]]
+    pair = (both["who_x"] * len(names) + both["who_y"]).to_numpy()
+    known, of = np.unique(pair, return_inverse=True)
+    cell = of * N_ANSWERS**2 + (both["answer_x"] * N_ANSWERS + both["answer_y"]).to_numpy()
+    tables = np.bincount(cell, minlength=len(known) * N_ANSWERS**2).reshape(-1, N_ANSWERS, N_ANSWERS).astype(np.float64)
+    n = tables.sum(axis=(1, 2))
+    tables, known, n = tables[n >= min_overlap], known[n >= min_overlap], n[n >= min_overlap]
+    agreement = np.trace(tables, axis1=1, axis2=2) / n
+    by_chance = (tables.sum(axis=1) * tables.sum(axis=2)).sum(axis=1) / n**2
+    frame = pd.DataFrame(
+        {
+            "annotator_1": names[known // len(names)] if len(known) else [],
+            "annotator_2": names[known % len(names)] if len(known) else [],
+            "n": n.astype(np.int64),
+            "agreement": agreement,
+            "kappa": _beyond(agreement, by_chance),
+        }
+    )
+    return check_frame(frame, PAIRWISE_KAPPA)
+
+
+def _measured(votes: pd.DataFrame, parts_of, measure, params: BootstrapParams | None) -> Interval | None:  # type: ignore[no-untyped-def]
+    params = params or BootstrapParams()
+    judged = _judged(votes)
+    codes, ids = pd.factorize(judged["comparison_id"], sort=True)
+    prompts = judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]]
+    counts = np.bincount(codes * N_ANSWERS + _answers(judged), minlength=len(ids) * N_ANSWERS).reshape(-1, N_ANSWERS).astype(np.float64)
+    overlapping = counts.sum(axis=1) >= 2
+    if not overlapping.any():
+        return None
+    parts = parts_of(counts[overlapping])
+    value = float(measure(parts.sum(axis=0)[None])[0])
+    if np.isnan(value):
+        return None
+    index = group_index(prompts[overlapping], int(overlapping.sum()))
+    resampled = measure(resampled_totals(parts, index, params))
+    return percentiles(value, resampled, int(overlapping.sum()), params, int(index.max()) + 1)
+
+
+def _judged(votes: pd.DataFrame) -> pd.DataFrame:
+    checked = by_people(check_frame(votes, VOTES))
+    return checked[checked["choice"].isin(ANSWERS) & checked["repeat_of"].isna()]
+
+
+def _answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
+    return np.asarray(judged["choice"].map({str(choice): number for choice, number in ANSWERS.items()}), dtype=np.int64)
+
+
+def _alpha_parts(counts: Floats) -> Floats:
+    """Coincidences of equal answers, and how often each answer was given; sums of rows are what alpha is made of."""
+    equal = (counts * (counts - 1)).sum(axis=1) / (counts.sum(axis=1) - 1)
+    return np.column_stack([equal, counts])
+
+
+def _alpha(sums: Floats) -> Floats:
+    equal, given = sums[:, 0], sums[:, 1:]
+    n = given.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = (n**2 - (given**2).sum(axis=1)) / (n - 1)
+        return np.where(expected > 0, 1 - (n - equal) / expected, np.nan)
+
+
+def _fleiss_parts(counts: Floats) -> Floats:
+    n = counts.sum(axis=1)
+    return np.column_stack([(counts * (counts - 1)).sum(axis=1) / (n * (n - 1)), np.ones(len(counts)), counts])
+
+
+def _fleiss(sums: Floats) -> Floats:
+    share = sums[:, 2:] / sums[:, 2:].sum(axis=1, keepdims=True)
+    return _beyond(sums[:, 0] / sums[:, 1], (share**2).sum(axis=1))
+
+
+def _beyond(agreement: Floats, by_chance: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(by_chance < 1 - 1e-12, (agreement - by_chance) / (1 - by_chance), np.nan)

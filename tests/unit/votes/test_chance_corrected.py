@@ -1,0 +1,67 @@
+"""Alpha and kappas against the libraries that are known for them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import cohen_kappa_score
+from statsmodels.stats.inter_rater import fleiss_kappa as fleiss_of_statsmodels
+
+from rlhf_pipeline.votes.chance_corrected import fleiss_kappa, krippendorff_alpha, pairwise_kappa
+from tests.unit.votes.simulated import simulate, votes_of
+
+NUMBERS = {"a": 0, "b": 1, "tie": 2}
+
+
+def table(votes: pd.DataFrame) -> np.ndarray:
+    """Votes for a, b and neither of each comparison."""
+    counted = pd.crosstab(votes["comparison_id"], votes["choice"].map(NUMBERS))
+    return counted.reindex(columns=[0, 1, 2], fill_value=0).to_numpy()
+
+
+def test_alpha_is_that_of_krippendorffs_library():
+    import krippendorff
+
+    votes = simulate(120, n_annotators=6, votes_each=3).votes.sample(frac=0.7, random_state=0)  # some comparisons with one vote
+    theirs = krippendorff.alpha(value_counts=table(votes), level_of_measurement="nominal")
+    assert krippendorff_alpha(votes).value == pytest.approx(theirs)
+
+
+def test_fleiss_is_that_of_statsmodels():
+    votes = simulate(80, n_annotators=9, votes_each=4).votes
+    assert fleiss_kappa(votes).value == pytest.approx(fleiss_of_statsmodels(table(votes)))
+
+
+def test_cohen_is_that_of_scikit_learn():
+    votes = simulate(60, n_annotators=3, votes_each=3).votes
+    wide = votes.pivot(index="comparison_id", columns="annotator_id", values="choice")
+    pairs = pairwise_kappa(votes)
+    assert len(pairs) == 3
+    for pair in pairs.itertuples():
+        assert pair.n == 60
+        assert pair.kappa == pytest.approx(cohen_kappa_score(wide[pair.annotator_1], wide[pair.annotator_2]))
+        assert pair.agreement == pytest.approx((wide[pair.annotator_1] == wide[pair.annotator_2]).mean())
+
+
+def test_the_interval_covers_what_a_hundred_times_as_many_votes_say():
+    truth = krippendorff_alpha(simulate(6000, seed=99).votes).value
+    intervals = [krippendorff_alpha(simulate(60, seed=seed).votes) for seed in range(20)]
+    assert np.mean([i.low <= truth <= i.high for i in intervals]) >= 0.8
+
+
+def test_full_agreement_is_one_and_the_same_answer_throughout_is_nothing():
+    both = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["a", "a", "b", "b"])
+    assert krippendorff_alpha(both).value == fleiss_kappa(both).value == 1.0
+    always_a = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["a"] * 4)
+    assert krippendorff_alpha(always_a) is None
+    assert fleiss_kappa(always_a) is None
+
+
+def test_without_overlap_there_is_no_agreement_to_measure():
+    apart = votes_of([0, 1], [0, 1], ["a", "b"])
+    assert krippendorff_alpha(apart) is None
+    assert fleiss_kappa(apart) is None
+    assert pairwise_kappa(apart).empty
+
+
+def test_both_bad_and_tie_are_one_answer():
+    assert krippendorff_alpha(votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie", "both_bad", "a", "a"])).value == 1.0

@@ -1,0 +1,166 @@
+"""The joint model finds what the simulation put in, and says how sure it is."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
+from rlhf_pipeline.votes.joint_model import JointParams, joint_model
+from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
+
+
+def majority(truth) -> np.ndarray:
+    signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0})
+    return signs.groupby(truth.votes["comparison_id"]).sum().to_numpy()
+
+
+def accuracy(score: np.ndarray, d: np.ndarray) -> float:
+    """Chance to name the better side; undecided ones are half right."""
+    return float(np.where(score == 0, 0.5, (score > 0) == (d > 0)).mean())
+
+
+def oracle(truth) -> np.ndarray:
+    """Votes weighted by how well each annotator really discriminates."""
+    of = dict(zip(sorted(truth.votes["annotator_id"].unique()), truth.discrimination, strict=True))
+    signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0}) * truth.votes["annotator_id"].map(of)
+    return signs.groupby(truth.votes["comparison_id"]).sum().to_numpy()
+
+
+def test_it_closes_half_the_gap_between_the_majority_and_who_knows_the_annotators():
+    gained, possible = 0.0, 0.0
+    for seed in range(3):
+        truth = simulate(600, spammers=0.3, seed=seed)
+        model = joint_model(truth.votes)
+        assert model.is_converged
+        base = accuracy(majority(truth), truth.d)
+        gained += accuracy(model.labels["utility"].to_numpy(), truth.d) - base
+        possible += accuracy(oracle(truth), truth.d) - base
+    assert possible > 0.03
+    assert gained > 0.5 * possible
+
+
+def test_completions_that_occur_in_several_comparisons_tell_of_each_other():
+    truth = simulate(40, completions=6, votes_each=3)
+    apart = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
+    together = accuracy(joint_model(truth.votes, truth.comparisons).labels["utility"].to_numpy(), truth.d)
+    assert together > apart + 0.02
+
+
+def test_spammers_stand_at_the_end_of_the_reliabilities():
+    truth = simulate(100, n_annotators=25, spammers=0.2)  # 20 votes each
+    ranked = joint_model(truth.votes).annotators.sort_values("reliability")["annotator_id"].tolist()
+    places = [ranked.index(f"ann{i:04d}") for i in np.flatnonzero(truth.is_spammer)]
+    n, m = len(places), len(ranked) - len(places)
+    auroc = 1 - (sum(places) - n * (n - 1) / 2) / (n * m)
+    assert auroc >= 0.9
+
+
+def test_an_injected_position_bias_lies_in_its_interval():
+    truth = simulate(400, n_annotators=10, bias=0.5)
+    annotators = joint_model(truth.votes).annotators
+    injected = 1 / (1 + np.exp(-0.5)) - 0.5
+    inside = (annotators["position_bias_low"] <= injected) & (injected <= annotators["position_bias_high"])
+    assert inside.mean() >= 0.8
+    # Nobody saw the sides swapped: that a happens to be a little better on average cannot be told from a leaning to a.
+    felt = 0.5 + truth.discrimination.mean() * truth.d.mean()
+    assert annotators["position_bias"].mean() == pytest.approx(1 / (1 + np.exp(-felt)) - 0.5, abs=0.02)
+
+
+def test_differences_lie_in_their_intervals_about_as_often_as_promised():
+    truth = simulate(600)
+    labels = joint_model(truth.votes).labels
+    covered = np.abs(labels["utility"] - truth.d) <= 1.96 * labels["sd"]
+    assert 0.9 <= covered.mean() <= 0.98
+
+
+def test_strength_says_more_than_the_side():
+    truth = simulate(400, strengths=True, ties=False, votes_each=3)
+    with_strength = joint_model(truth.votes).labels["utility"].to_numpy()
+    without = joint_model(truth.votes.assign(strength=pd.array([None] * len(truth.votes), dtype="Int64"))).labels["utility"].to_numpy()
+    assert np.corrcoef(with_strength, truth.d)[0, 1] > np.corrcoef(without, truth.d)[0, 1] + 0.02
+
+
+def test_the_order_of_votes_is_irrelevant():
+    truth = simulate(60, completions=3, strengths=True)
+    model, again = (joint_model(votes, truth.comparisons) for votes in (truth.votes, truth.votes.sample(frac=1.0, random_state=1)))
+    pd.testing.assert_frame_equal(model.labels, again.labels, check_exact=True)
+    pd.testing.assert_frame_equal(model.annotators, again.annotators, check_exact=True)
+
+
+def test_changing_sides_changes_the_sign_alone():
+    truth = simulate(80, bias=0.0)
+    mirrored = truth.votes.assign(choice=truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"}))
+    labels, other = joint_model(truth.votes).labels, joint_model(mirrored).labels
+    assert other["utility"].to_numpy() == pytest.approx(-labels["utility"].to_numpy(), abs=1e-6)
+    assert other["p_a"].to_numpy() == pytest.approx(1 - labels["p_a"].to_numpy(), abs=1e-6)
+
+
+def test_few_votes_are_shrunk_to_the_pool():
+    truth = simulate(300)
+    one = votes_of([0], [9999], ["b" if truth.d[0] > 0 else "a"])  # wrong, once
+    both = pd.concat([truth.votes, one.assign(vote_id="one more", seq=len(truth.votes) + 1)], ignore_index=True)
+    annotators = joint_model(both).annotators.set_index("annotator_id")
+    newcomer, others = annotators.loc["ann9999"], annotators.drop("ann9999")
+    assert newcomer["reliability"] > others["reliability"].min() - 0.05
+    assert newcomer["reliability_high"] - newcomer["reliability_low"] > (others["reliability_high"] - others["reliability_low"]).median()
+
+
+def test_who_is_always_wrong_has_a_discrimination_below_zero():
+    truth = simulate(200, n_annotators=8)
+    is_liar = truth.votes["annotator_id"] == "ann0003"
+    lied = truth.votes.assign(choice=truth.votes["choice"].where(~is_liar, truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"})))
+    annotators = joint_model(lied).annotators.set_index("annotator_id")
+    assert annotators.loc["ann0003", "discrimination"] < 0 < annotators.drop("ann0003")["discrimination"].min()
+    assert annotators.loc["ann0003", "reliability_high"] < 0.5
+
+
+def test_one_annotator_gives_labels_that_are_not_certain():
+    labels = joint_model(votes_of([0, 1, 2], 0, ["a", "b", "a"])).labels
+    assert (labels["p_a"] > 0.5).tolist() == [True, False, True]
+    assert labels["p_a"].between(0.1, 0.9).all()
+
+
+def test_where_all_are_ties_nothing_is_preferred():
+    labels = joint_model(votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)).labels
+    assert labels["p_a"].to_numpy() == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_cycle_is_undecided_where_completions_are_shared():
+    """A over B, B over C, C over A, by everybody: each comparison alone is clear, together they contradict each other."""
+    comparisons = comparisons_of(np.zeros(3, dtype=np.int64), np.array([0, 1, 2]), np.array([1, 2, 0]))
+    votes = votes_of(np.repeat(range(3), 4), np.tile(range(4), 3), ["a"] * 12)
+    together = joint_model(votes, comparisons).labels
+    assert together["utility"].to_numpy() == pytest.approx(0.0, abs=1e-3)
+    assert (joint_model(votes).labels["p_a"] > 0.6).all()
+
+
+def test_opposite_votes_on_one_comparison_cancel():
+    labels = joint_model(votes_of([0, 0], [0, 1], ["a", "b"])).labels
+    assert labels["p_a"].iloc[0] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_repeat_is_one_more_judgement_of_the_original_with_its_sides_swapped():
+    first = votes_of([0, 0], [0, 1], ["a", "a"])
+    again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=3)
+    labels = joint_model(pd.concat([first, again], ignore_index=True)).labels
+    assert labels["comparison_id"].tolist() == ["c00000"]
+    assert labels["n_votes"].tolist() == [3]
+    assert labels["p_a"].iloc[0] > joint_model(first).labels["p_a"].iloc[0]
+
+
+def test_machine_votes_and_skips_are_left_out():
+    votes = votes_of([0, 0, 1], [0, 1, 0], ["a", "skip", "b"])
+    machine = votes_of([0], [5], ["b"]).assign(annotator_kind="machine", vote_id="m", seq=9)
+    labels = joint_model(pd.concat([votes, machine], ignore_index=True)).labels
+    assert labels["n_votes"].tolist() == [1, 1]
+    with pytest.raises(NotEnoughVotes, match="No vote judges"):
+        joint_model(machine)
+
+
+def test_a_comparison_that_is_not_given_is_named():
+    with pytest.raises(UnknownComparison, match="first c00009"):
+        joint_model(votes_of([0, 9], 0, ["a", "a"]), comparisons_of(np.zeros(1, dtype=np.int64), np.array([0]), np.array([1])))
+
+
+def test_a_fit_that_is_cut_short_says_so():
+    assert not joint_model(simulate(50).votes, params=JointParams(max_iterations=2)).is_converged
