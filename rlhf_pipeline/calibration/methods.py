@@ -3,6 +3,7 @@
 from typing import Any
 
 from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.calibration.beta import BetaCalibration
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.isotonic import IsotonicCalibration
 from rlhf_pipeline.calibration.platt import PlattScaling
@@ -14,6 +15,7 @@ _OWN: dict[str, type[Calibrator]] = {
     NoCalibration.name: NoCalibration,
     TemperatureScaling.name: TemperatureScaling,
     PlattScaling.name: PlattScaling,
+    BetaCalibration.name: BetaCalibration,
     IsotonicCalibration.name: IsotonicCalibration,
 }
 CALIBRATORS = Members("calibration", _OWN)

@@ -1,6 +1,7 @@
 """From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
 
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings
 from rlhf_pipeline.votes.chance_corrected import PAIRWISE_KAPPA, fleiss_kappa, krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
@@ -15,6 +16,7 @@ from rlhf_pipeline.votes.training_data import training_rows
 
 __all__ = [
     "ANNOTATORS",
+    "CEILINGS",
     "CONFUSION_LABELS",
     "CONSENSUS",
     "PAIRWISE_KAPPA",
@@ -32,6 +34,8 @@ __all__ = [
     "adjudication",
     "agreement",
     "by_people",
+    "ceiling_of_agreement",
+    "ceilings",
     "consensus",
     "count_pairs",
     "dawid_skene",

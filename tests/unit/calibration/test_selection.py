@@ -92,7 +92,7 @@ def test_a_calibrated_model_is_left_alone_or_hardly_moved():
 
 def test_the_report_holds_all_candidates_and_the_calibrator_itself():
     calibrator, report = run(make_pairs(), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100))
-    assert list(report.candidates) == ["none", "temperature", "platt", "isotonic"]
+    assert list(report.candidates) == ["none", "temperature", "platt", "beta", "isotonic"]
     grid = np.linspace(-4, 4, 9)
     np.testing.assert_array_equal(calibrator_from_json(report.params).transform(grid), calibrator.transform(grid))
     assert report.noise_ceiling.value == 0.8

@@ -1,0 +1,58 @@
+"""Beta calibration made antisymmetric: what the model says for the side it prefers and against the other weigh differently."""
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from rlhf_pipeline.calibration.base import Floats, checked_rows, folded
+from rlhf_pipeline.reward_model.base import preference_probability
+
+
+class BetaCalibration:
+    """logit P(a preferred) = sign(m) · (gain · ln(2p) - loss · ln(2(1 - p))), p = sigmoid(|m|).
+
+    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that leaves a coin a coin is ln 2 (a - b); mirrored at
+    margin 0, the map favours no side. With gain = loss it is a temperature; the slope is (gain + loss) / 2 at margin 0 and `loss`
+    far from it. Both are at least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
+    """
+
+    name: ClassVar[str] = "beta"
+
+    def __init__(self, gain: float = 1.0, loss: float = 1.0) -> None:
+        self.gain_, self.loss_ = gain, loss
+
+    def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
+        from scipy.optimize import minimize
+
+        m, y, w = checked_rows(margins, outcomes, weights)
+        size, right = folded(m, y)
+        n_right, n_wrong = float(w @ right), float(w @ (1 - right))
+        target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
+        basis = np.stack(_parts(size), axis=1)
+
+        def objective(slopes: Floats) -> tuple[float, Floats]:
+            logits = basis @ slopes
+            value = w @ (np.logaddexp(0.0, logits) - target * logits) / w.sum()
+            return float(value), basis.T @ (w * (preference_probability(logits) - target)) / w.sum()
+
+        best = minimize(objective, np.array([1.0, 1.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None)])
+        self.gain_, self.loss_ = float(best.x[0]), float(best.x[1])
+        return self
+
+    def transform(self, margins: Floats) -> Floats:
+        m = np.asarray(margins, dtype=np.float64)
+        gained, lost = _parts(np.abs(m))
+        return preference_probability(np.sign(m) * (self.gain_ * gained + self.loss_ * lost))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"method": self.name, "gain": self.gain_, "loss": self.loss_}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Self:
+        return cls(float(state["gain"]), float(state["loss"]))
+
+
+def _parts(size: Floats) -> tuple[Floats, Floats]:
+    """ln(2p) and -ln(2(1 - p)) of p = sigmoid(size); their sum is `size`."""
+    gained = np.log(2.0) - np.log1p(np.exp(-size))
+    return gained, size - gained
