@@ -43,7 +43,7 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	echo "$$RLHF_HOME deleted; .venv kept"
 
 test: install ## every test
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE REQUIRE_POSTGRES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE REQUIRE_POSTGRES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=30 --durations-min=10
 
 browser: install ## Chromium for the browser tests, from Debian where it is missing
 	@$(BIN)/python -m tests.browser.chromium || (apt-get update && apt-get install -y chromium)

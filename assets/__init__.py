@@ -1,5 +1,6 @@
 """The loop as Dagster assets, one file per stage. Each body takes, calls one library function, reports and returns."""
 
+from assets.annotator_model import annotator_model
 from assets.calibration import calibration
 from assets.candidate_model import candidate_model
 from assets.comparisons import comparisons
@@ -16,6 +17,6 @@ from assets.votes import votes, votes_inbox
 
 # In the order of the loop.
 STAGES = [
-    prompts, completions, comparisons, votes_inbox, votes, preference_pairs, reward_model, calibration, reflection_log, drift_report,
-    retraining_set, candidate_model, evaluation, gate,
+    prompts, completions, comparisons, votes_inbox, votes, preference_pairs, annotator_model, reward_model, calibration, reflection_log,
+    drift_report, retraining_set, candidate_model, evaluation, gate,
 ]  # fmt: skip

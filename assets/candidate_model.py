@@ -8,7 +8,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
+from assets.delivery import deliver, is_accuracy, rule, standing, tracked, value_hash, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
@@ -50,6 +50,9 @@ def candidate_model(
         config.strategy, champions.policy_folder(parent), retraining_set, out, params, progress=progress("candidate_model")
     )
     metrics = {"n_pairs": report.n_pairs, "n_steps": report.n_steps, "seconds": report.seconds, **report.metrics}
+    ceiling = champions.noise_ceiling()
+    if ceiling is not None and any(is_accuracy(name) for name in metrics):
+        metrics |= {"noise_ceiling": ceiling.value, "noise_ceiling_low": ceiling.low, "noise_ceiling_high": ceiling.high}
     used = {"strategy": config.strategy, **report.params}
     with tracked(context, registry) as run:
         run.log_params(used)

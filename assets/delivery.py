@@ -203,7 +203,14 @@ def _metadata(
         metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
     for name, png in figures.items():
         metadata[name] = dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    if any(is_accuracy(key) for key in numbers) and not any("ceiling" in key for key in numbers):
+        metadata["noise_ceiling"] = "unknown: no two votes on one comparison overlap"
     return {key: item for key, item in metadata.items() if item is not None}
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is a share of people's judgements found, which nobody can find all of: its noise ceiling stands beside it."""
+    return "accuracy" in metric and not metric.startswith("token_")  # a next token is nobody's judgement
 
 
 def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:

@@ -1,7 +1,7 @@
 """The drift report of a day: has the world moved away from the champion reward model?"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.calibration import evidently_calibration_report
+from rlhf_pipeline.calibration import calibration_by_group, ceilings_by_group, evidently_calibration_report, groups_of
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
@@ -23,7 +23,7 @@ from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.stream import ScanResult, scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
-from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.records import GroupCalibration, Interval, Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -121,7 +121,11 @@ def _evidence(
     reference = champions.reference_window(label)
     comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
     current = current_window(mine, comparisons, model_version=label, embed=judge.embed if judge else None)
-    tests, calibration_json = _calibration_tests(mine)
+    ceiling, judgements, groups = noise_ceiling(votes), judged_predictions(mine), groups_of(comparisons)
+    by_group = calibration_by_group(
+        judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings_by_group(votes, groups)
+    )
+    tests, calibration_json = _calibration_tests(judgements, ceiling, by_group)
     store.events.add(calibration_events(mine, tests, model_version=label))
     events, stream, last_seq = store.events.for_model(label), streams[label], int(judged["seq"].max())
     data_drift = _data_drift(reference, current, config)
@@ -142,11 +146,12 @@ def _evidence(
         ),
         reference=reference,
         current=current,
-        judged=judged_predictions(mine),
+        judged=judgements,
         errors=stream.errors[stream.errors["seq"] <= last_seq],
         events=[e for e in events if e.seq <= last_seq],
         warnings=[w for w in stream.found.warnings if w.seq <= last_seq],
-        noise_ceiling=noise_ceiling(votes),
+        noise_ceiling=ceiling,
+        by_group=by_group,
         texts=lambda ids: {row.comparison_id: (row.prompt, row.completion_a) for row in store.comparisons.with_ids(ids).itertuples()},
         data_drift=data_drift,
         files=[name for name, content in evidently.items() if "insufficient" not in content],
@@ -154,9 +159,11 @@ def _evidence(
     return found, evidently
 
 
-def _calibration_tests(rows: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
+def _calibration_tests(
+    judgements: pd.DataFrame, ceiling: Interval | None, by_group: Sequence[GroupCalibration]
+) -> tuple[list[Any], dict[str, Any]]:
     try:
-        result = evidently_calibration_report(judged_predictions(rows))
+        result = evidently_calibration_report(judgements, noise_ceiling=ceiling, by_group=by_group)
     except NotEnoughData as few:
         return [], {"insufficient": str(few)}
     return list(result.tests), result.json

@@ -23,14 +23,14 @@ import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
 from benchmarks.measuring import Limits, table  # noqa: E402
-from rlhf_pipeline.votes import dawid_skene, joint_model, krippendorff_alpha  # noqa: E402
+from rlhf_pipeline.votes import consensus, dawid_skene, joint_model, krippendorff_alpha, preference_pairs  # noqa: E402
 from tests.unit.votes.simulated import Simulated, comparisons_of, simulate, votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
 
 SEEDS = (0, 1, 2)
 SIGNS = {"a": 1, "b": -1, "tie": 0, "both_bad": 0}
-CPU_S, GIGABYTES = 60.0, 2.0
+CPU_S, GIGABYTES, PAIRS_S = 60.0, 2.0, 10.0
 
 
 def majority(votes: pd.DataFrame) -> Floats:
@@ -147,9 +147,14 @@ def big(limits: Limits, n_votes: int) -> None:
     """In a process of its own, whose peak memory is then its own."""
     command = [sys.executable, "-c", f"from benchmarks.bench_annotators import only_big; only_big({n_votes})"]
     child = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    cpu, gigabytes, before, n, iterations = map(float, child.stdout.split())
-    text = f"{n:,.0f} votes: {cpu:.0f} s of CPU, {gigabytes:.2f} GB at most ({before:.2f} before), {iterations:.0f} iterations"
-    limits.judge(cpu <= CPU_S * n / 1e6 and gigabytes <= GIGABYTES, f"{text}; limits {CPU_S:g} s and {GIGABYTES:g} GB a million")
+    cpu, gigabytes, before, n, iterations, pairs_cpu, agreed_cpu = map(float, child.stdout.split())
+    text = f"{n:,.0f} votes: consensus and annotator model {cpu + agreed_cpu:.0f} s of CPU ({agreed_cpu:.1f} s the consensus), "
+    text += f"{gigabytes:.2f} GB at most ({before:.2f} before), {iterations:.0f} iterations"
+    fits = cpu + agreed_cpu <= CPU_S * n / 1e6 and gigabytes <= GIGABYTES
+    limits.judge(fits, f"{text}; limits {CPU_S:g} s and {GIGABYTES:g} GB a million")
+    limits.judge(
+        pairs_cpu <= PAIRS_S * n / 1e6, f"preference pairs of {n:,.0f} votes: {pairs_cpu:.1f} s of CPU, limit {PAIRS_S:g} s a million"
+    )
 
 
 def only_big(n_votes: int) -> None:
@@ -162,7 +167,14 @@ def only_big(n_votes: int) -> None:
     votes = votes_of(comparison, annotator, choice, prompt=comparison // 3)
     before, start = peak(), time.process_time()
     model = joint_model(votes)
-    print(time.process_time() - start, peak(), before, len(votes), model.n_iterations)
+    fitted = time.process_time()
+    consensus(votes, "strength_weighted")
+    agreed = time.process_time()
+    most = peak()
+    shown = comparisons_of(np.arange(n) // 3, np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64))
+    begun = time.process_time()
+    preference_pairs(votes, shown)
+    print(fitted - start, most, before, len(votes), model.n_iterations, time.process_time() - begun, agreed - fitted)
 
 
 def peak() -> float:

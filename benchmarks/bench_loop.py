@@ -43,7 +43,7 @@ FIRST_DAY = date(2026, 1, 1)
 STAGES = {
     "collection": ("prompts", "completions", "comparisons"),
     "feedback": ("votes", "preference_pairs", "reflection_log", "drift_report"),
-    "retraining": ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"),
+    "retraining": ("annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"),
 }
 SERIES = {"light": ("collection", "feedback"), "full": ("collection", "feedback", "retraining")}
 

@@ -15,7 +15,17 @@ from pathlib import Path
 import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.calibration import CalibrationParams, calibrate, evidently_calibration_report, reliability_diagram
+from rlhf_pipeline.calibration import (
+    CalibrationParams,
+    calibrate,
+    calibration_by_group,
+    ceilings_by_group,
+    evidently_calibration_report,
+    groups_of,
+    reliability_by_group,
+    reliability_diagram,
+    voted_rows,
+)
 from rlhf_pipeline.champions import Champions, Judge, not_worse
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
@@ -33,12 +43,23 @@ from rlhf_pipeline.frames import SCHEMAS, frame_hash
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
-from rlhf_pipeline.registry import Registry, Run
+from rlhf_pipeline.registry import Registry, Run, opening_recorder
 from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
 from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairParams, agreement, latest_pairs, noise_ceiling, preference_pairs
+from rlhf_pipeline.votes import (
+    PairParams,
+    agreement,
+    judged_ids,
+    last_words,
+    latest_pairs,
+    learn_annotators,
+    noise_ceiling,
+    open_test_split,
+    preference_pairs,
+)
+from rlhf_pipeline.votes.plots import reliability_plot
 
 
 @dataclass
@@ -132,7 +153,11 @@ class PlainScript:
         judge, reference = self.champions.judge(self.champions.version(label)), self.champions.reference_window(label)
         texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
         current = current_window(mine, texts, model_version=label, embed=judge.embed if judge else None)
-        tests = evidently_calibration_report(judged_predictions(mine))
+        judgements, ceiling, groups = judged_predictions(mine), noise_ceiling(votes), groups_of(texts)
+        by_group = calibration_by_group(
+            judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings_by_group(votes, groups)
+        )
+        tests = evidently_calibration_report(judgements, noise_ceiling=ceiling, by_group=by_group)
         self.store.events.add(calibration_events(mine, list(tests.tests), model_version=label))
         events = self.store.events.for_model(label)
         report = drift_report(
@@ -142,11 +167,11 @@ class PlainScript:
         run.log_text(json.dumps(tests.json), "calibration.json")
         data_drift = data_drift_report(reference, current, params).json if reference is not None else {}
         run.log_text(json.dumps(data_drift), "data_drift.json")
-        errors, ceiling = self.store.detectors.errors_after(label), noise_ceiling(votes)
+        errors = self.store.detectors.errors_after(label)
         run.log_figure(drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label), "drift_timeline.png")
         shown = DayEvidence(
-            project=self.registry.project, day=day, report=report, reference=reference, current=current, judged=judged_predictions(mine),
-            errors=errors, events=[*events], warnings=[*found.warnings], noise_ceiling=ceiling, texts=self._texts, data_drift=data_drift,
+            project=self.registry.project, day=day, report=report, reference=reference, current=current, judged=judgements,
+            errors=errors, events=[*events], warnings=[*found.warnings], noise_ceiling=ceiling, by_group=by_group, texts=self._texts, data_drift=data_drift,
         )  # fmt: skip
         run.log_text(html_report(shown, params), f"drift_report_{day}.html")
         return report
@@ -157,6 +182,17 @@ class PlainScript:
     def retraining(self, day: str) -> None:
         votes = self.files.read_days("votes", self.files.days("votes"))
         pairs = latest_pairs(self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes)
+        with self.stage("annotator_model") as run:
+            cast = last_words(votes)
+            learnt = learn_annotators(
+                cast, self.store.comparisons.with_ids(judged_ids(cast)), efforts=self.store.votes.efforts(),
+                passes=self.store.votes.repeat_passes(cast["day"].unique().tolist()),
+            )  # fmt: skip
+            run.log_figure(reliability_plot(learnt.figures), "annotators.png")
+            run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
+            run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
+            run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")
+            self.keep(run, "annotator_model", learnt.model.labels, {"n_annotators": len(learnt.figures)})
         with self.stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None
@@ -171,23 +207,28 @@ class PlainScript:
         with self.stage("calibration") as run:
             judge = self.champions.judge(version)
             assert judge is not None
+            groups = groups_of(self.store.comparisons.with_ids(pairs["comparison_id"].tolist()))
             calibrator, report = calibrate(
                 pairs, judge.reward_model, CalibrationParams(), reward_model_label=version.label,
-                data_hash=version.data_hash or "", noise_ceiling=noise_ceiling(votes),
+                data_hash=version.data_hash or "", noise_ceiling=noise_ceiling(votes), groups=groups,
+                group_ceilings=ceilings_by_group(votes, groups), record=opening_recorder(self.registry),
             )  # fmt: skip
             number = self.store.calibrations.add(report, calibrator.to_json())
             judge = Judge(version, judge.reward_model, calibrator, f"{report.method}@{number}")
-            calib, test = (pairs[pairs["split"] == split] for split in ("calib", "test"))
+            calib = pairs[pairs["split"] == "calib"]
+            test = open_test_split(
+                pairs, model=version.label, purpose="Evidently's calibration report", record=opening_recorder(self.registry)
+            )
             window = reference_window(calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed)
             window.save(self.champions.reference_folder(version))
             run.log_folder(self.champions.reference_folder(version), "reference_window")
-            rows = pd.DataFrame({"p": judge.p_chosen(test), "outcome": 1.0, "group": test["prompt_id"].to_numpy()})
-            turned = (test["chosen_side"] == "b").to_numpy()
-            rows.loc[turned, ["p", "outcome"]] = 1 - rows.loc[turned, ["p", "outcome"]]
-            evidently = evidently_calibration_report(rows)
+            evidently = evidently_calibration_report(
+                voted_rows(test, judge.p_chosen(test)), noise_ceiling=report.noise_ceiling, by_group=report.by_group
+            )
             run.log_text(evidently.html().decode(), "evidently.html")
             run.log_figure(reliability_diagram(report), "reliability_diagram.png")
-            promoted, reason = not_worse(judge, self.champions.judge(), test)
+            run.log_figure(reliability_by_group(report) or b"", "reliability_by_group.png")
+            promoted, reason = not_worse(judge, self.champions.judge(), calib)
             self.keep(run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value})
             if promoted:
                 self.champions.promote("reward_model", version, reason=reason, actor="benchmark")

@@ -164,7 +164,7 @@ class RealDays:
             noise_ceiling=noise_ceiling(seen), change_seq=change_seq,
         )  # fmt: skip
         judge = Judge(version, fitted.model, calibrator, f"{report.method}@{version.version}")
-        promoted, why = not_worse(judge, before.judge if before else None, pairs[pairs["split"] == "test"], since_seq=change_seq)
+        promoted, why = not_worse(judge, before.judge if before else None, pairs[pairs["split"] == "calib"], since_seq=change_seq)
         facts = f"{reason}: {version.label} on {fitted.report.n_train} pairs, {report.method}, {why}"
         self.told(f"  {facts}{'' if promoted else '; the old one goes on'}")
         self.decisions.append(facts)

@@ -11,7 +11,7 @@ from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, Tri
 
 STAGES = (
     "prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report",
-    "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate",
+    "annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate",
 )  # fmt: skip
 
 

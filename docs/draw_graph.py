@@ -18,17 +18,17 @@ NODE_WIDTH, NODE_HEIGHT = 138, 38
 PLACES = {
     "prompts": (110, 95), "completions": (110, 165), "comparisons": (110, 235),
     "preference_pairs": (325, 130), "votes": (325, 318), "votes_inbox": (325, 384),
-    "reward_model": (540, 95), "calibration": (540, 165),
+    "annotator_model": (540, 65), "reward_model": (540, 130), "calibration": (540, 195),
     "reflection_log": (540, 318), "drift_report": (540, 384),
     "retraining_set": (755, 235), "candidate_model": (912, 235), "evaluation": (912, 130), "gate": (1083, 182),
 }  # fmt: skip
 # Edges that would run behind a box take the corridor between `learn` and `watch`: start, end and height of the level stretch.
-LEVELS = {("preference_pairs", "retraining_set"): (470, 640, 235)}
+LEVELS = {("preference_pairs", "retraining_set"): (470, 640, 250)}
 # Box of each group (left, top, right, bottom), the colour of its nodes and where its name stands.
 GROUPS = {
     "generate": ((25, 40, 195, 270), "#2563eb"),
     "feedback": ((240, 75, 410, 420), "#b45309"),
-    "learn": ((455, 40, 625, 200), "#047857"),
+    "learn": ((455, 35, 625, 225), "#047857"),
     "watch": ((455, 278, 625, 420), "#7c3aed"),
     "improve": ((670, 75, 1164, 270), "#be123c"),
 }

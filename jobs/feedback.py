@@ -1,4 +1,4 @@
-"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning: a refitted reward model."""
+"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning: annotators and a reward model, refitted."""
 
 from datetime import timedelta
 
@@ -15,8 +15,8 @@ feedback = dg.define_asset_job(
 
 learning = dg.define_asset_job(
     "learning",
-    selection=["reward_model", "calibration"],
-    description="Refit the reward model and its calibration on all preference pairs.",
+    selection=["annotator_model", "reward_model", "calibration"],
+    description="Refit the annotator model, the reward model and its calibration on all votes and preference pairs.",
     executor_def=light_executor,
 )
 

@@ -6,26 +6,51 @@ three see the same champion. Knows nothing of how a champion is chosen.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field
 
-from rlhf_pipeline.calibration import Calibrator, calibrator_from_json
+from rlhf_pipeline.calibration import Calibrator, calibrator_from_json, recalibrated_loss
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, NotEnoughData
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import ModelVersion, folder_hash
+from rlhf_pipeline.records import Interval, ModelVersion, Record, content_hash, folder_hash, utc_now
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model
+from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
 from rlhf_pipeline.store import Store
+
+
+class Question(Record):
+    """Two completions of a prompt, neither of which has to be of this project."""
+
+    prompt: str
+    completion_a: str
+    completion_b: str
+
+
+class PairPrediction(Record):
+    """Which of two completions people would prefer, and what the answer rests on."""
+
+    reward_model: str = Field(description="name@version")
+    calibrator: str = Field(description="calibrator version of that reward model; none before it was calibrated")
+    data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
+    data_seq: int | None = Field(description="highest vote seq these rest on")
+    features_hash: str = Field(description="of the texts as scored")
+    score_a: float
+    score_b: float
+    p_raw: float = Field(description="P(a preferred) by the reward model")
+    p_calibrated: float = Field(description="P(a preferred) after calibration")
+    predicted_at: datetime
 
 
 @dataclass(frozen=True)
@@ -46,6 +71,33 @@ class Judge:
         prompts, n = pairs["prompt"].tolist(), len(pairs)
         scores = self.reward_model.score([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]])
         return (self.calibrator or NoCalibration()).transform(scores[:n] - scores[n:])
+
+    def predict(self, questions: Sequence[Question], *, progress: Progress = silent, now: datetime | None = None) -> list[PairPrediction]:
+        """An answer to each, in order; of one with its sides exchanged p and 1 - p. Command line and web answer by this alone.
+
+        Raises InvalidScores where a score is NaN.
+        """
+        n, prompts = len(questions), [q.prompt for q in questions]
+        completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
+        scores = self.reward_model.score([*prompts, *prompts], completions, progress=progress)
+        margins = scores[:n] - scores[n:]
+        p_raw, p_calibrated = preference_probability(margins), (self.calibrator or NoCalibration()).transform(margins)
+        version, predicted_at = self.version, now or utc_now()
+        return [
+            PairPrediction(
+                reward_model=version.label,
+                calibrator=self.calibrator_version,
+                data_hash=version.data_hash,
+                data_seq=version.data_seq,
+                features_hash=content_hash(q.prompt, q.completion_a, q.completion_b),
+                score_a=float(scores[i]),
+                score_b=float(scores[n + i]),
+                p_raw=float(p_raw[i]),
+                p_calibrated=float(p_calibrated[i]),
+                predicted_at=predicted_at,
+            )
+            for i, q in enumerate(questions)
+        ]
 
     def embed(self, prompts: Sequence[str], completions: Sequence[str]) -> npt.NDArray[np.float64]:
         """The reward model's own features (n, d), so that drift of the texts is seen as the model sees them."""
@@ -117,6 +169,11 @@ class Champions:
         report, calibrator = stored
         return Judge(version, model, calibrator_from_json(calibrator), f"{report.method}@{report.calibrator_version}")
 
+    def noise_ceiling(self) -> Interval | None:
+        """Of the votes behind the latest calibration: what stands beside an accuracy for which no votes are at hand; None before it."""
+        reports = self.store.calibrations.log()
+        return reports[-1].noise_ceiling if reports else None
+
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
         """Move the alias, then record it; repeating it changes nothing."""
         self.store.promotions.record(self.registry.promote(kind, version.version, reason=reason, actor=actor))
@@ -142,18 +199,32 @@ class Champions:
         return version
 
 
-def not_worse(new: Judge, champion: Judge | None, test: pd.DataFrame, *, since_seq: int | None = None) -> tuple[bool, str]:
-    """Whether `new` may replace `champion`, and why: its calibrated log loss on unseen pairs must not be higher.
+def not_worse(new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, since_seq: int | None = None) -> tuple[bool, str]:
+    """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to must not be higher.
 
-    After a change of taste only pairs voted since count: both models are asked about the taste there is now.
+    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says how good the choice is. The new model
+    is recalibrated on them with prompts held out, since its own calibrator has seen them; the champion is taken as it serves: after a
+    reversal of taste it is surely wrong, which a new calibration would hide. After a change of taste only pairs voted since count:
+    both are asked about the taste there is now. Without any vote to compare by the new one serves: it has learnt from more.
     """
     if champion is None:
         return True, "first reward model"
-    if since_seq is not None and (test["max_seq"] >= since_seq).any():
-        test = test[test["max_seq"] >= since_seq]
-    losses = [float(-np.log(np.clip(judge.p_chosen(test), 1e-12, 1)).mean()) for judge in (new, champion)]
+    if since_seq is not None and (held_out["max_seq"] >= since_seq).any():
+        held_out = held_out[held_out["max_seq"] >= since_seq]
+    try:
+        losses = [recalibrated_loss(held_out, new.reward_model), _loss_as_served(held_out, champion)]
+    except NotEnoughData:
+        return True, f"no votes of the calib split to set it beside {champion.label} by; it has learnt from more"
     verdict = "no worse than" if losses[0] <= losses[1] else "worse than"
-    return losses[0] <= losses[1], f"log loss {losses[0]:.3f}, {verdict} {losses[1]:.3f} of {champion.label} on {len(test)} unseen pairs"
+    told = f"log loss {losses[0]:.3f}, {verdict} {losses[1]:.3f} of {champion.label} on {len(held_out)} unseen pairs"
+    return losses[0] <= losses[1], told
+
+
+def _loss_as_served(pairs: pd.DataFrame, judge: Judge) -> float:
+    """Nats per vote."""
+    p = np.clip(judge.p_chosen(pairs), 1e-12, 1 - 1e-12)
+    share, votes = (pairs[name].to_numpy(dtype=np.float64) for name in ("agreement", "n_votes"))
+    return float(votes @ -(share * np.log(p) + (1 - share) * np.log1p(-p)) / votes.sum())
 
 
 @lru_cache(maxsize=2)

@@ -1,9 +1,11 @@
-"""Where things are. The one reader of the environment; how things are computed stands beside each algorithm."""
+"""Where things are, and which code this is. The one reader of the environment; how things are computed stands beside each algorithm."""
 
+import functools
 import json
 import os
 import re
 import secrets
+import subprocess
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -319,6 +321,17 @@ def share_cores() -> None:
     By default they spin: two runs on the same cores then take each other's, and fitting takes twice as long and the CPU three times.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@functools.cache
+def code_commit() -> str | None:
+    """Git commit of the checkout this code runs from, with `-dirty` when it has changes; None outside one."""
+    describe = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    try:
+        told = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return told.stdout.strip() or None
 
 
 _NAMES = re.compile(r"""\"[^"]{2,}"|'(?!<)[^']{2,}'""")  # what PyYAML quotes of a file; '<scalar>' and single signs are its own

@@ -184,6 +184,17 @@ VOTES = FrameSchema(
         "repeat_of": text("the comparison this one repeats", nullable=True),
         "voted_at": time("when the annotator judged; missing for an imported vote without a time", nullable=True),
         "received_at": time("when the store committed it"),
+        "is_swapped": flag("the annotator saw b on the left; missing where no card was dealt", nullable=True, optional=True),
+    },
+    key=("vote_id",),
+)
+
+EFFORTS = FrameSchema(
+    "efforts",
+    {
+        "vote_id": text("id of the vote"),
+        "duration_s": number("seconds it took", nullable=True, low=0.0),
+        "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
     },
     key=("vote_id",),
 )
@@ -191,7 +202,7 @@ VOTES = FrameSchema(
 VOTES_AS_CAST = FrameSchema(
     "votes_as_cast",
     {
-        **{name: column for name, column in VOTES.columns.items() if name not in ("prompt_id", "repeat_of")},
+        **{name: column for name, column in VOTES.columns.items() if name not in ("prompt_id", "repeat_of", "is_swapped")},
         "source_pair_id": text("id of an imported comparison at its source", nullable=True),
         "reason": text("in the annotator's own words", nullable=True),
         "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
@@ -202,6 +213,21 @@ VOTES_AS_CAST = FrameSchema(
         "is_counting": flag("the annotator's last word on this comparison"),
     },
     key=("vote_id",),
+)
+
+SOFT_LABELS = FrameSchema(
+    "soft_labels",
+    {
+        "comparison_id": text("what was judged"),
+        "prompt_id": text("its prompt"),
+        "utility": number("expected difference of utility, a over b; the prior has standard deviation 1"),
+        "sd": number("standard deviation of that difference", low=0.0),
+        "p_a": number("chance that a typical annotator without position bias, who has to choose, prefers a", **PROBABILITY),
+        "p_low": number("lower end of its interval", **PROBABILITY),
+        "p_high": number("upper end of its interval", **PROBABILITY),
+        "n_votes": integer("judgements of it, ties among them", low=1),
+    },
+    key=("comparison_id",),
 )
 
 PREFERENCE_PAIRS = FrameSchema(
@@ -215,12 +241,16 @@ PREFERENCE_PAIRS = FrameSchema(
         "rejected": text("the other completion"),
         "margin": number("mean signed strength of the majority, 0 to 1", **PROBABILITY),
         "agreement": number("share of non-tie votes on the majority's side, 0.5 to 1", **PROBABILITY),
-        "n_votes": integer("votes that chose a or b", low=1),
+        "n_votes": integer("votes that chose a or b; 0 where all were ties and such pairs are kept", low=0),
         "chosen_side": text("which side was chosen as shown", values=("a", "b")),
         "annotator_kind": text("kind of annotators, `mixed` where both judged"),
         "category": text("category of the prompt"),
         "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
         "max_seq": integer("highest vote seq it rests on", low=1),
+        "n_ties": integer("votes that took no side; missing where they were not counted", nullable=True, optional=True, low=0),
+        "soft_label": number(
+            "P(chosen preferred) by the annotator model; missing before one was fitted", nullable=True, optional=True, **PROBABILITY
+        ),
     },
     key=("day", "comparison_id"),
 )
@@ -302,6 +332,7 @@ SCHEMAS: dict[str, FrameSchema] = {
         PROMPTS, COMPLETIONS, COMPARISONS, VOTES, PREFERENCE_PAIRS, PREDICTIONS, REFLECTIONS, DRIFT_REPORTS, RETRAINING_SET,
     )
 }  # fmt: skip
+SCHEMAS["annotator_model"] = SOFT_LABELS  # the stage is named after what is fitted, the frame after what it holds
 
 
 def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:

@@ -206,8 +206,17 @@ class Interval(Record):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]{few}"
 
 
+class BrierParts(Record):
+    """Brier = reliability - resolution + uncertainty + within_bins, exactly; see `rlhf_pipeline.calibration.summary`."""
+
+    reliability: Interval = Field(description="squared distance of stated and true share per bin: 0 is calibrated")
+    resolution: Interval = Field(description="squared distance of the bins' true shares from a half: what the model knows")
+    uncertainty: float = Field(default=0.25, description="of which of two sides is preferred, which is a coin's to nobody who sees neither")
+    within_bins: float = Field(description="what probabilities that differ within a bin add or take; 0 where they do not")
+
+
 class CalibrationMetrics(Record):
-    """How far stated probabilities can be trusted. All on the same rows; n comparisons."""
+    """How far stated probabilities can be trusted. All on the same rows; n comparisons. Reports of earlier versions lack the last three."""
 
     n: int
     accuracy: Interval
@@ -215,6 +224,11 @@ class CalibrationMetrics(Record):
     ece_equal_mass: Interval
     brier: Interval
     log_loss: Interval
+    ece_debiased: Interval | None = Field(default=None, description="equal mass, less what noise alone adds")
+    slope: Interval | None = Field(
+        default=None, description="of the outcome's log odds on the stated ones, no intercept: 1 is calibrated, below overconfident"
+    )
+    brier_parts: BrierParts | None = None
 
 
 class ReliabilityBin(Record):
@@ -225,6 +239,18 @@ class ReliabilityBin(Record):
     accuracy: float
     accuracy_low: float
     accuracy_high: float
+
+
+class GroupCalibration(Record):
+    """The same measures of one group of the test pairs; None where they are too few for an interval to mean anything."""
+
+    by: str = Field(description="what the pairs are grouped by: source, category")
+    group: str
+    n: int = Field(description="its pairs")
+    raw: CalibrationMetrics | None
+    calibrated: CalibrationMetrics | None
+    calibrated_bins: tuple[ReliabilityBin, ...] = ()
+    noise_ceiling: Interval | None = Field(description="of the group's own votes")
 
 
 class CalibrationReport(Record):
@@ -240,6 +266,7 @@ class CalibrationReport(Record):
     raw_bins: tuple[ReliabilityBin, ...] = ()
     calibrated_bins: tuple[ReliabilityBin, ...] = ()
     noise_ceiling: Interval | None = None
+    by_group: tuple[GroupCalibration, ...] = ()
     data_hash: str
     n_fit: int
     fitted_at: datetime = Field(default_factory=utc_now)

@@ -1,21 +1,16 @@
 """Confidence one can believe. Knows margins, pairs and reward models by protocol; knows no registry and no schedule."""
 
 from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.calibration.by_group import calibration_by_group, ceilings_by_group, group_cells, groups_of
 from rlhf_pipeline.calibration.evidently_report import CalibrationThresholds, EvidentlyResult, evidently_calibration_report
-from rlhf_pipeline.calibration.log import calibration_log
+from rlhf_pipeline.calibration.log import calibration_log, read_calibration_log
 from rlhf_pipeline.calibration.methods import CALIBRATORS, calibrator_from_json
-from rlhf_pipeline.calibration.metrics import (
-    brier,
-    calibration_metrics,
-    ece_debiased,
-    ece_equal_mass,
-    ece_equal_width,
-    log_loss,
-    reliability_table,
-)
-from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
-from rlhf_pipeline.calibration.plots import reliability_diagram
-from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate, fit_calibrator
+from rlhf_pipeline.calibration.metrics import brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
+from rlhf_pipeline.calibration.monitoring import OverconfidenceTest, ece_lower_bound, overconfidence_test
+from rlhf_pipeline.calibration.plots import reliability_by_group, reliability_diagram
+from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate, fit_calibrator, recalibrated_loss, voted_rows
+from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 
 __all__ = [
     "CALIBRATORS",
@@ -23,19 +18,29 @@ __all__ = [
     "CalibrationThresholds",
     "Calibrator",
     "EvidentlyResult",
+    "OverconfidenceTest",
     "brier",
     "calibrate",
+    "calibration_by_group",
     "calibration_log",
     "calibration_metrics",
     "calibration_slope",
     "calibrator_from_json",
+    "ceilings_by_group",
     "ece_debiased",
     "ece_equal_mass",
     "ece_equal_width",
     "ece_lower_bound",
     "evidently_calibration_report",
     "fit_calibrator",
+    "group_cells",
+    "groups_of",
     "log_loss",
+    "overconfidence_test",
+    "read_calibration_log",
+    "recalibrated_loss",
+    "reliability_by_group",
     "reliability_diagram",
     "reliability_table",
+    "voted_rows",
 ]

@@ -4,7 +4,7 @@ Evidently has no calibration metric but log loss, and its tests need a number wi
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypedDict
@@ -13,17 +13,33 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.calibration import metrics
-from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.calibration.by_group import HEADER, group_cells
+from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
+from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.summary import reliability_table
 from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.records import GroupCalibration, Interval
+
+OVERCONFIDENCE = "calibration_slope_p_value"
+DRAWN = "ece_equal_width"  # the metric that brings the pictures and tables
 
 
 class CalibrationThresholds(BaseModel):
-    """When a day's predictions count as badly calibrated. Each test is wrong about a good model at most 2.5 % of days."""
+    """When a day's predictions count as badly calibrated. Each test is wrong about a good model on about 2.5 % of days at most."""
 
     model_config = ConfigDict(extra="forbid")
 
     slope_at_least: float = Field(
         default=0.8, ge=0, le=1, description="Fails where even the upper end of the slope's 95 % interval is below; 1 tests perfection"
+    )
+    slope_level: float = Field(
+        default=0.025,
+        gt=0,
+        lt=0.5,
+        description="Fails where a one-sided test of the latest `slope_rows` says that the slope is below 1: overconfident; at this level",
+    )
+    slope_rows: int = Field(
+        default=200, ge=50, description="Voted predictions of that test, at most: as many on every day, so that a busy day fires no sooner"
     )
     ece_at_most: float = Field(default=0.05, ge=0, le=0.5, description="Fails where even the lower bound (97.5 %) of the ECE is above")
     min_rows: int = Field(default=50, ge=10, description="Fewest voted predictions to test at all")
@@ -64,9 +80,15 @@ def _lower_bound(frame: pd.DataFrame) -> float:
     return ece_lower_bound(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
 
 
+def _overconfidence(frame: pd.DataFrame, latest: int) -> float:
+    part = frame.tail(latest)
+    return overconfidence_test(part["p"], part["outcome"], groups=part["group"].to_numpy()).p_value
+
+
 QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
     "calibration_slope": _slope,
     "calibration_slope_upper": _slope_upper,
+    OVERCONFIDENCE: lambda frame: _overconfidence(frame, len(frame)),
     "ece_lower_bound": _lower_bound,
     "ece_debiased": lambda frame: metrics.ece_debiased(frame["p"], frame["outcome"]),
     "ece_equal_width": lambda frame: metrics.ece_equal_width(frame["p"], frame["outcome"]),
@@ -77,18 +99,25 @@ QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
 
 
 def evidently_calibration_report(
-    current: pd.DataFrame, reference: pd.DataFrame | None = None, thresholds: CalibrationThresholds | None = None
+    current: pd.DataFrame,
+    reference: pd.DataFrame | None = None,
+    thresholds: CalibrationThresholds | None = None,
+    *,
+    noise_ceiling: Interval | None = None,
+    by_group: Sequence[GroupCalibration] = (),
 ) -> EvidentlyResult:
     """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and, optionally, `group`.
 
-    Rows of one group (comparison or prompt) are taken to move together; without the column each row stands alone.
+    Rows come in the order of their votes, as the test of the latest needs. Those of one group (comparison or prompt) are taken to move
+    together; without the column each row stands alone. `noise_ceiling` is drawn beside the share predicted right, `by_group` is a table
+    of the page and the JSON.
     Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores for NaN or infinite values.
     """
     thresholds = thresholds or CalibrationThresholds()
     now, before = _prepared(current, "current"), None if reference is None else _prepared(reference, "reference")
     if len(now) < thresholds.min_rows:
         raise NotEnoughData(f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. Wait for more votes.")
-    snapshot = _run(now, before, thresholds)
+    snapshot = _run(now, before, thresholds, noise_ceiling, by_group)
     document = snapshot.dict()
     return EvidentlyResult(
         json=json.loads(snapshot.json()),
@@ -109,19 +138,34 @@ def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index(drop=True)
 
 
-def _run(current: pd.DataFrame, reference: pd.DataFrame | None, thresholds: CalibrationThresholds) -> Any:
+def _run(
+    current: pd.DataFrame,
+    reference: pd.DataFrame | None,
+    thresholds: CalibrationThresholds,
+    noise_ceiling: Interval | None,
+    by_group: Sequence[GroupCalibration],
+) -> Any:
     from evidently import DataDefinition, Dataset, Report
     from evidently.tests import gte, lte
 
     metric = _metric()
     tested = {
         "calibration_slope_upper": [gte(thresholds.slope_at_least)],
+        OVERCONFIDENCE: [gte(thresholds.slope_level)],
         "ece_lower_bound": [lte(thresholds.ece_at_most)],
+    }
+    told: dict[str, dict[str, Any]] = {
+        OVERCONFIDENCE: {"latest": thresholds.slope_rows},
+        DRAWN: {
+            "noise_ceiling": None if noise_ceiling is None else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
+            "by_group": [group_cells(group) for group in by_group],
+        },
     }
     definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
     sets = [None if f is None else Dataset.from_pandas(f, data_definition=definition) for f in (current, reference)]
     # Quantities without a test get an empty list: Evidently would otherwise invent one from the reference.
-    return Report([metric(quantity=name, tests=tested.get(name, [])) for name in QUANTITIES]).run(*sets)
+    metrics_asked = [metric(quantity=name, tests=tested.get(name, []), **told.get(name, {})) for name in QUANTITIES]
+    return Report(metrics_asked).run(*sets)
 
 
 @cache
@@ -131,14 +175,20 @@ def _metric() -> Any:
 
     class CalibrationQuantity(SingleValueMetric):  # type: ignore[misc]
         quantity: str
+        latest: int | None = None
+        noise_ceiling: list[float] | None = None
+        by_group: list[list[str]] = []
+
+        def measure(self, frame: pd.DataFrame) -> float:
+            return _overconfidence(frame, self.latest) if self.latest is not None else QUANTITIES[self.quantity](frame)
 
     class CalibrationQuantityCalculation(SingleValueCalculation[CalibrationQuantity]):  # type: ignore[misc]
         def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
             now, before = (None if data is None else data.as_dataframe() for data in (current_data, reference_data))
-            result = self.result(QUANTITIES[self.metric.quantity](now))
-            if self.metric.quantity == "ece_equal_width":
-                result.widget = [_reliability_widget(now)]
-            return result, None if before is None else self.result(QUANTITIES[self.metric.quantity](before))
+            result = self.result(self.metric.measure(now))
+            if self.metric.quantity == DRAWN:
+                result.widget = [_reliability_widget(now, self.metric.noise_ceiling), *_group_widgets(self.metric.by_group)]
+            return result, None if before is None else self.result(self.metric.measure(before))
 
         def display_name(self) -> str:
             return str(self.metric.quantity).replace("_", " ")
@@ -146,11 +196,17 @@ def _metric() -> Any:
     return CalibrationQuantity
 
 
-def _reliability_widget(frame: pd.DataFrame) -> Any:
+def _group_widgets(rows: list[list[str]]) -> list[Any]:
+    from evidently.legacy.renderers.html_widgets import table_data
+
+    return [table_data(title="By group, with 95 % intervals", column_names=list(HEADER), data=rows)] if rows else []
+
+
+def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None) -> Any:
     import plotly.graph_objects as go
     from evidently.legacy.renderers.html_widgets import plotly_figure
 
-    bins = metrics.reliability_table(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
+    bins = reliability_table(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
     figure = go.Figure(
         [
             go.Scatter(x=[0.5, 1], y=[0.5, 1], mode="lines", name="perfect", line={"dash": "dash"}),
@@ -167,6 +223,12 @@ def _reliability_widget(frame: pd.DataFrame) -> Any:
             ),
         ]
     )
+    if ceiling is not None:
+        value, low, high = ceiling
+        figure.add_hrect(y0=low, y1=high, line_width=0, fillcolor="green", opacity=0.1)
+        figure.add_hline(
+            y=value, line={"dash": "dot", "color": "green"}, annotation_text=f"noise ceiling {value:.3f} [{low:.3f}, {high:.3f}]"
+        )
     figure.update_layout(xaxis_title="stated confidence", yaxis_title="share predicted right")
     return plotly_figure(title="Reliability", figure=figure)
 

@@ -1,7 +1,7 @@
-"""Two quantities with a known error rate that say when calibration has failed. Knows arrays; knows no triggers.
+"""What says with a known error rate that calibration has failed. Knows arrays; knows no triggers.
 
-Raw ECE is positive for a perfect model, the more so the fewer rows: it cannot be set against a threshold. Both
-quantities here allow for noise, and for the votes of one prompt moving together.
+Raw ECE is positive for a perfect model, the more so the fewer rows: it cannot be set against a threshold. The quantities
+here allow for noise, and for the votes of one prompt moving together.
 """
 
 from typing import Any
@@ -9,34 +9,30 @@ from typing import Any
 import numpy as np
 
 from rlhf_pipeline.calibration.metrics import N_BINS, Groups, Rows, equal_mass
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.records import Interval
-from rlhf_pipeline.votes.intervals import group_sums
-
-FARTHEST = 13.8  # logit of 1 - 1e-6: one certain prediction shall not outweigh all others
+from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.records import Interval, Record
 
 
-def calibration_slope(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.95) -> Interval:
-    """Slope of the outcome's log odds on the stated log odds, with a Wald interval: 1 is calibrated, below overconfident.
+class OverconfidenceTest(Record):
+    """Is the model more certain than it is right? `slope` with its two-sided interval at twice the level."""
 
-    Cox 1958, without intercept, since sides are interchangeable. The variance is the cluster-robust sandwich over
-    `groups` (Liang and Zeger 1986). Raises NotEnoughData where all probabilities are 0.5 or fewer than 2 groups exist,
-    InvalidScores as the metrics do.
+    slope: Interval
+    p_value: float
+    level: float
+    fires: bool
+
+
+def overconfidence_test(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.025) -> OverconfidenceTest:
+    """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in `level` of the cases.
+
+    Errors are cluster-robust over `groups`. Raises NotEnoughData where no slope can be told, InvalidScores as the metrics do.
     """
     from scipy.stats import norm
 
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
-    x = np.minimum(np.log(rows.confidence) - np.log(np.maximum(1 - rows.confidence, 1e-300)), FARTHEST)
-    if float(rows.weight @ x**2) <= 0 or rows.group.max() < 1:
-        raise NotEnoughData("No slope of calibration: every probability is 0.5, or all rows are of one prompt. Collect more votes.")
-    slope = _solve_slope(x, rows)
-    q = 1 / (1 + np.exp(-slope * x))
-    information = float(rows.weight @ (x**2 * q * (1 - q)))
-    by_group = group_sums((rows.weight * x * (rows.right - q))[:, None], rows.group)[:, 0]
-    n_groups = len(by_group)
-    error = float(np.sqrt((by_group @ by_group) * n_groups / (n_groups - 1))) / max(information, 1e-12)
-    half = float(norm.ppf(0.5 + level / 2)) * error
-    return Interval(value=slope, low=slope - half, high=slope + half, n=len(x), level=level)
+    slope = calibration_slope(p, outcomes, weights=weights, groups=groups, level=1 - 2 * level)
+    error = (slope.high - slope.value) / float(norm.ppf(1 - level))
+    p_value = float(norm.cdf((slope.value - 1) / max(error, 1e-300)))
+    return OverconfidenceTest(slope=slope, p_value=p_value, level=level, fires=p_value < level)
 
 
 def ece_lower_bound(
@@ -69,17 +65,3 @@ def ece_lower_bound(
     signs = np.random.default_rng([seed, n_groups]).choice([-1.0, 1.0], size=(n_resamples, n_groups))
     noise = np.abs(signs @ cells).sum(axis=1) / rows.weight.sum()
     return float(np.abs(gap) @ mass / rows.weight.sum() - np.quantile(noise, level))
-
-
-def _solve_slope(x: Any, rows: Rows) -> float:
-    """Newton's method on one convex dimension, kept within ±100: separable rows have no finite slope."""
-    slope = 1.0
-    for _ in range(100):
-        q = 1 / (1 + np.exp(-np.clip(slope * x, -500, 500)))
-        gradient = float(rows.weight @ (x * (rows.right - q)))
-        curvature = float(rows.weight @ (x**2 * q * (1 - q))) + 1e-12
-        step = float(np.clip(gradient / curvature, -1.0, 1.0))
-        slope = float(np.clip(slope + step, -100.0, 100.0))
-        if abs(step) < 1e-10:
-            break
-    return slope

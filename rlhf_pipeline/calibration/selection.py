@@ -10,16 +10,20 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.calibration.base import Calibrator, Floats, checked_rows
+from rlhf_pipeline.calibration.by_group import Ceilings, Groups, calibration_by_group
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
-from rlhf_pipeline.calibration.metrics import calibration_metrics, log_loss, reliability_table
+from rlhf_pipeline.calibration.metrics import log_loss
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.training import change_weights
+from rlhf_pipeline.votes import n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
+from rlhf_pipeline.votes.test_split import Recorder
 
 
 class CalibrationParams(BootstrapParams):
@@ -40,12 +44,13 @@ class CalibrationParams(BootstrapParams):
 
 @dataclass(frozen=True)
 class VoteRows:
-    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt; n_pairs comparisons lie behind them."""
+    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; n_pairs comparisons lie behind them."""
 
     margins: Floats
     outcomes: Floats
     weights: Floats
     groups: npt.NDArray[np.int64]
+    comparison_ids: npt.NDArray[np.object_]
     n_pairs: int
 
     def swapped_too(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
@@ -62,11 +67,17 @@ def calibrate(
     reward_model_label: str,
     data_hash: str,
     noise_ceiling: Interval | None = None,
+    groups: Groups | None = None,
+    group_ceilings: Ceilings | None = None,
     change_seq: int | None = None,
     fitted_at: datetime | None = None,
+    record: Recorder = to_log,
     progress: Progress = silent,
 ) -> tuple[Calibrator, CalibrationReport]:
     """The method with the least cross-validated log loss on the calib split, or none; metrics are on the test split.
+
+    The test split is opened only after the calibrator was chosen, and `record` is told. `groups` (what by -> comparison id -> group) and
+    `group_ceilings` (what by -> group -> noise ceiling) give the measures of each group beside those of all.
 
     With too few pairs and `allow_uncalibrated` it is none, untried. Where a change of taste is given, pairs voted before it
     count `weight_before_change` in both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
@@ -74,19 +85,27 @@ def calibrate(
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs, "calib", reward_model, params, change_seq, progress)
-    test = _rows(pairs, "test", reward_model, params, change_seq, progress)
-    is_thin = calib.n_pairs < params.min_pairs
-    if (is_thin and not params.allow_uncalibrated) or not test.n_pairs:
+    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, change_seq, progress)
+    is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
+    if (is_thin and not params.allow_uncalibrated) or not n_test:
         raise NotEnoughData(
-            f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and {test.n_pairs} in the test split "
+            f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and {n_test} in the test split "
             "(1 needed). Collect votes on more prompts or lower min_pairs."
         )
     calibrator, candidates = (NoCalibration(), {}) if is_thin else _chosen(calib, params)
+    opened = open_test_split(pairs, model=reward_model_label, purpose="calibration report", record=record)
+    test = _rows(opened, reward_model, params, change_seq, progress)
+    if not test.n_pairs:
+        raise NotEnoughData(
+            f"None of {n_test} test pairs counts: none has votes (a majority, where that is the target), or all were voted on before a "
+            "change after which they weigh 0. Collect more votes."
+        )
     return calibrator, _report(
         calibrator,
         test,
         params,
+        groups or {},
+        group_ceilings or {},
         reward_model=reward_model_label,
         candidates=candidates,
         noise_ceiling=noise_ceiling,
@@ -105,12 +124,47 @@ def fit_calibrator(
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs, "calib", reward_model, params, None, progress)
+    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, None, progress)
     if calib.n_pairs < params.min_pairs:
         raise NotEnoughData(
             f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. Collect votes on more prompts."
         )
     return _chosen(calib, params)
+
+
+def recalibrated_loss(
+    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams | None = None, *, progress: Progress = silent
+) -> float:
+    """Nats per vote that the reward model loses under the calibrator that suits it best, each prompt predicted by one fitted without it.
+
+    So two models are compared by what they know, not by how well each was calibrated when. Of pairs too few or too alike to fit a
+    calibrator it is the loss of the raw probabilities. Raises NotEnoughData without votes, InvalidScores for a NaN score.
+    """
+    params = params or CalibrationParams()
+    rows = _rows(pairs.sort_values("comparison_id", ignore_index=True), reward_model, params, None, progress)
+    try:
+        return min(_held_out_loss(method, rows, params) for method in _methods(params))
+    except NotEnoughData:
+        return log_loss(NoCalibration().transform(rows.margins), rows.outcomes, weights=rows.weights)
+
+
+def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
+    """A row a vote, oldest pair first, as the calibration tests read them: `p` of a, `outcome` 1 for a vote for a, `group` the prompt."""
+    order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
+    used, p = pairs.iloc[order], np.asarray(p_chosen, dtype=np.float64)[order]
+    n_votes = used["n_votes"].to_numpy(dtype=np.int64)
+    n_for = (used["agreement"].to_numpy(dtype=np.float64) * n_votes).round()
+    of = np.repeat(np.arange(len(used)), n_votes)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(n_votes) - n_votes, n_votes)
+    # Chosen comes first in every pair: where it was b, p and the votes are turned.
+    turned, for_chosen = (used["chosen_side"] == "b").to_numpy(), nth < n_for[of]
+    return pd.DataFrame(
+        {
+            "p": np.where(turned, 1 - p, p)[of],
+            "outcome": (for_chosen != turned[of]).astype(np.float64),
+            "group": used["prompt_id"].to_numpy()[of],
+        }
+    )
 
 
 def _chosen(calib: VoteRows, params: CalibrationParams) -> tuple[Calibrator, dict[str, float]]:
@@ -129,13 +183,13 @@ def _methods(params: CalibrationParams) -> list[str]:
 
 
 def _rows(
-    pairs: pd.DataFrame, split: str, reward_model: RewardModel, params: CalibrationParams, change_seq: int | None, progress: Progress
+    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams, change_seq: int | None, progress: Progress
 ) -> VoteRows:
-    """Rows of one split. For votes, each pair is two rows, weighted by the votes for each side."""
+    """Of pairs of one split. For votes, each pair is two rows, weighted by the votes for each side; pairs of ties alone are none."""
     majority_only = params.target == "majority"
-    used = pairs[(pairs["split"] == split) & ((pairs["agreement"] > 0.5) | (not majority_only))].reset_index(drop=True)
+    used = pairs[(pairs["n_votes"] > 0) & ((pairs["agreement"] > 0.5) | (not majority_only))].reset_index(drop=True)
     if used.empty:
-        return VoteRows(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), 0)
+        return VoteRows(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=object), 0)
     prompts, n = used["prompt"].tolist(), len(used)
     scores = reward_model.score([*prompts, *prompts], [*used["chosen"], *used["rejected"]], progress=progress)
     chose_a = (used["chosen_side"] == "a").to_numpy()
@@ -144,7 +198,7 @@ def _rows(
     votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
     counting = change_weights(used, change_seq, params.weight_before_change)
     weights = votes * counting
-    groups = group_index(used["prompt_id"].to_numpy(), n)
+    groups, ids = group_index(used["prompt_id"].to_numpy(), n), used["comparison_id"].to_numpy(dtype=object)
     both = np.concatenate([weights * agreement, weights * (1 - agreement)])
     kept = both > 0
     return VoteRows(
@@ -152,6 +206,7 @@ def _rows(
         np.concatenate([chose_a, ~chose_a]).astype(np.float64)[kept],
         both[kept],
         np.concatenate([groups, groups])[kept],
+        np.concatenate([ids, ids])[kept],
         int((counting > 0).sum()),
     )
 
@@ -170,16 +225,22 @@ def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> fl
     return log_loss(p, rows.outcomes, weights=rows.weights)
 
 
-def _report(calibrator: Calibrator, test: VoteRows, params: CalibrationParams, **facts: object) -> CalibrationReport:
-    def measured(by: Calibrator) -> dict[str, object]:
-        p = by.transform(test.margins)
+def _report(
+    calibrator: Calibrator, test: VoteRows, params: CalibrationParams, groups: Groups, ceilings: Ceilings, **facts: object
+) -> CalibrationReport:
+    def measured(p: Floats) -> dict[str, object]:
         shared = {"weights": test.weights, "groups": test.groups, "params": params}
         return {
             "metrics": calibration_metrics(p, test.outcomes, n=test.n_pairs, **shared),  # type: ignore[arg-type]
             "bins": reliability_table(p, test.outcomes, **shared),  # type: ignore[arg-type]
         }
 
-    raw, calibrated = measured(NoCalibration()), measured(calibrator)
+    p_raw, p_calibrated = (by.transform(test.margins) for by in (NoCalibration(), calibrator))
+    raw, calibrated = measured(p_raw), measured(p_calibrated)
+    by_group = calibration_by_group(
+        p_calibrated, test.outcomes, test.comparison_ids, groups,
+        raw=p_raw, weights=test.weights, clusters=test.groups, ceilings=ceilings, params=params,
+    )  # fmt: skip
     return CalibrationReport.model_validate(
         {
             **facts,
@@ -189,5 +250,6 @@ def _report(calibrator: Calibrator, test: VoteRows, params: CalibrationParams, *
             "calibrated": calibrated["metrics"],
             "raw_bins": raw["bins"],
             "calibrated_bins": calibrated["bins"],
+            "by_group": by_group,
         }
     )

@@ -16,6 +16,7 @@ from rlhf_pipeline.cli import (
     models,
     prompts,
     replay,
+    reward,
     runs,
     serve,
     storage,
@@ -45,6 +46,7 @@ app.add_typer(prompts.app, name="prompts")
 app.add_typer(models.app, name="models")
 app.add_typer(comparisons.app, name="comparisons")
 app.add_typer(votes.app, name="votes")
+app.add_typer(reward.app, name="reward")
 app.add_typer(users.app, name="users")
 app.add_typer(annotation.guidelines, name="guidelines")
 app.add_typer(annotation.rules, name="rules")

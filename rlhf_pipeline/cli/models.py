@@ -16,11 +16,21 @@ app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
 
 # The metrics worth a column, most telling first; those a version does not have are left out.
 SHOWN: dict[Kind, tuple[str, ...]] = {
-    "policy": ("reward_accuracy", "reward_margin", "token_accuracy", "final_loss", "n_pairs", "seconds"),
-    "reward_model": ("test_accuracy_since_change", "test_accuracy", "longer_wins", "test_log_loss", "n_train"),
+    "policy": ("reward_accuracy", "noise_ceiling", "reward_margin", "token_accuracy", "final_loss", "n_pairs", "seconds"),
+    "reward_model": (
+        "test_accuracy_since_change",
+        "test_accuracy",
+        "test_vote_accuracy",
+        "noise_ceiling",
+        "longer_wins",
+        "test_log_loss",
+        "n_train",
+    ),
 }
 # The first stands for the second where a version has both.
 STANDS_FOR = ("test_accuracy_since_change", "test_accuracy")
+CEILING = "noise_ceiling"  # stands beside these:
+JUDGED_BY_PEOPLE = ("reward_accuracy", "test_accuracy_since_change", "test_accuracy", "test_vote_accuracy")
 
 
 @app.callback()
@@ -62,10 +72,13 @@ def promote(
 
 
 def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
-    """The metrics of `SHOWN` that there are, in its order."""
+    """The metrics of `SHOWN` that there are, in its order; beside an accuracy its noise ceiling, or that it is unknown."""
     better, worse = STANDS_FOR
-    keys = [key for key in SHOWN[kind] if key in metrics and not (key == worse and better in metrics)]
-    return ", ".join(f"{key} {_short(metrics[key])}" for key in keys)
+    has_accuracy = any(key in metrics for key in JUDGED_BY_PEOPLE)
+    keys = [
+        key for key in SHOWN[kind] if (key in metrics and not (key == worse and better in metrics)) or (key == CEILING and has_accuracy)
+    ]
+    return ", ".join(f"{key} {_short(metrics[key]) if key in metrics else 'unknown'}" for key in keys)
 
 
 def _short(value: float) -> str:

@@ -1,13 +1,22 @@
-"""`rlhf votes`: which of a day's comparisons people judge and which the reward model answers. Knows the rule's parameters."""
+"""`rlhf votes`: who judges what, what their votes teach, and how far each annotator can be relied on. Knows the rules' parameters."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import Changes, parameters
+from rlhf_pipeline.cli.showing import bar, interval, show, show_json
+from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, counts, route, send
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
+from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import PairParams, count_pairs, joint_model, judged_ids, last_words, learn_annotators, preference_pairs
+from rlhf_pipeline.votes.training_data import training_rows
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
@@ -48,3 +57,133 @@ def route_day(
         typer.echo(f"{told.n_slots} new judgements wanted, {told.n_machine_votes} new machine votes")
     for comparison_id, confidence in routes.loc[routes["route"] == "open", ["comparison_id", "confidence"]].itertuples(index=False):
         typer.echo(f"open  {comparison_id}  confidence {confidence:.3f}")
+
+
+UpTo = Annotated[int | None, typer.Option(min=0, help="Highest vote seq to learn from; default all votes there are.")]
+
+
+@app.command("prepare")
+def prepare(
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default data/vote_predictor_training_data.jsonl below RLHF_HOME.")
+    ] = None,
+    up_to_seq: UpTo = None,
+    soft_labels: Annotated[
+        bool, typer.Option("--soft-labels/--no-soft-labels", help="With the annotator model's P(chosen preferred), which knows who voted.")
+    ] = True,
+    changes: Changes = None,
+) -> None:
+    """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each pair, one JSON object a line."""
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    params = parameters(PairParams, changes)
+    with bar("votes") as progress:
+        votes = votes_so_far(workspace.store, up_to_seq)
+        progress(1, 3, f"{len(votes):,} votes")
+        comparisons = workspace.store.comparisons.with_ids(judged_ids(votes))
+        pairs, dropped = preference_pairs(votes, comparisons, params), count_pairs(votes, comparisons, params)
+        progress(2, 3, f"{len(pairs):,} pairs, annotator model")
+        if soft_labels and len(pairs):
+            pairs = with_soft_labels(pairs, joint_model(votes, comparisons).labels)
+    if pairs.empty:
+        raise NotEnoughData(
+            f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: {dropped.n_only_ties} have only ties, "
+            f"{dropped.n_without_majority} no majority. Collect more votes, or lower min_votes and min_agreement with --set."
+        )
+    path = out or TrainingFiles(workspace.settings.home).training_data
+    n = write_lines(path, training_rows(pairs))
+    splits = ", ".join(f"{name} {count:,}" for name, count in pairs["split"].value_counts().sort_index().items())
+    typer.echo(
+        f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: {dropped.n_only_ties} comparisons with only ties, "
+        f"{dropped.n_without_majority} without a majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
+    )
+
+
+Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and later.")]
+Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and earlier.")]
+
+
+@app.command("annotators")
+def annotators(
+    up_to_seq: UpTo = None,
+    since: Since = None,
+    until: Until = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Of every two who judged the same: how far they agree, and Cohen's kappa.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All figures as JSON, for programs.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show, the least reliable first; --json has all.")] = 50,
+) -> None:
+    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with intervals; a dash where nothing tells."""
+    store = Workspace.here().store
+    store.migrate()
+    votes = votes_so_far(store, up_to_seq)
+    first, last = (None if day is None else day.date().isoformat() for day in (since, until))
+    votes = votes[(votes["day"] >= (first or "")) & (votes["day"] <= (last or "9999"))].reset_index(drop=True)
+    try:
+        with bar("annotator model"):
+            learnt = learn_annotators(
+                votes,
+                store.comparisons.with_ids(judged_ids(votes)),
+                efforts=store.votes.efforts(up_to_seq=up_to_seq),
+                passes=store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=up_to_seq),
+            )
+    except NotEnoughVotes as none:
+        if as_json:
+            show_json([])
+        else:
+            typer.echo(str(none))
+        return
+    if as_json:
+        show_json(learnt.kappas if pairs else learnt.figures)
+        return
+    if pairs:
+        least = learnt.kappas.sort_values("kappa").head(limit)
+        show(
+            [_pair(row) for _, row in least.iterrows()],
+            title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in common, those who agree least first",
+            empty="No two annotators have 10 comparisons in common.",
+        )
+        return
+    agreed = learnt.agreement.noise_ceiling
+    show(
+        [_figures(row) for _, row in learnt.figures.head(limit).iterrows()],
+        title=f"{len(learnt.figures)} annotators, the least reliable first",
+        empty="",
+        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets the majority of the others "
+        f"{agreed or '-'}; {'converged' if learnt.model.is_converged else 'NOT converged'} after {learnt.model.n_iterations} iterations",
+    )
+
+
+def votes_so_far(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
+    """VOTES of all days as they stood at a seq, one of an annotator on a comparison."""
+    days = [touched.day.isoformat() for touched in store.votes.touched_days()]
+    return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
+
+
+def _figures(row: "pd.Series") -> dict[str, str]:
+    def told(measure: str, digits: int = 2) -> str:
+        return interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
+
+    return {
+        "annotator": str(row["annotator_id"])[:16],
+        "votes": f"{row['n_votes']:,}",
+        "reliability": told("reliability"),
+        "leans left": told("position_bias"),
+        "same again": told("self_consistency"),
+        "seconds": told("median_seconds", 1),
+        "too fast": told("too_fast"),
+        "as before": told("same_as_before"),
+        "gold": told("gold_accuracy"),
+        "too sure": told("confidence_gap"),
+    }
+
+
+def _pair(row: "pd.Series") -> dict[str, str]:
+    return {
+        "one": str(row["annotator_1"])[:16],
+        "other": str(row["annotator_2"])[:16],
+        "comparisons": f"{row['n']:,}",
+        "agreement": f"{row['agreement']:.3f}",
+        "kappa": interval(row["kappa"], row["kappa_low"], row["kappa_high"]),
+    }

@@ -228,6 +228,35 @@ class Metrics(Answer):
     feedback: dict[str, int]
 
 
+class PairToPredict(Record):
+    """Two completions of a prompt; they need not be of the project."""
+
+    prompt: str
+    completion_a: str
+    completion_b: str
+
+
+class Prediction(Answer):
+    """P(a preferred): by the reward model, and after calibration."""
+
+    p_raw: float
+    p_calibrated: float
+    score_a: float
+    score_b: float
+    features_hash: str
+
+
+class Predictions(Answer):
+    """In the order of the pairs, and what they rest on."""
+
+    reward_model: str
+    calibrator: str
+    data_hash: str | None
+    data_seq: int | None
+    predicted_at: datetime
+    predictions: tuple[Prediction, ...]
+
+
 class UserRow(Answer):
     user_id: str
     email: str

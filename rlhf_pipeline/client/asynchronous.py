@@ -105,6 +105,10 @@ class AsyncClient:
     def consensus(self, *, state: str | None = None, method: str = "majority") -> AsyncIterator[answers.Agreed]:
         return self.each(calls.consensus(state=state, method=method))
 
+    async def predict(self, *pairs: answers.PairToPredict) -> answers.Predictions:
+        """Which of two completions people would prefer, by the champion reward model: of one pair, or of up to fifty."""
+        return await self.send(calls.predict(pairs))
+
     def guidelines(self) -> AsyncIterator[answers.GuidelineVersion]:
         return self.each(calls.guidelines())
 

@@ -125,6 +125,10 @@ def consensus(*, state: str | None = None, method: str = "majority", limit: int 
     return _list("consensus", answers.Agreed, state=state, method=method, limit=limit)
 
 
+def predict(pairs: Sequence[answers.PairToPredict]) -> Call[answers.Predictions]:
+    return _post("predictions", answers.Predictions, {"pairs": [pair.model_dump() for pair in pairs]})
+
+
 def guidelines() -> Call[Page[answers.GuidelineVersion]]:
     return _list("guidelines", answers.GuidelineVersion)
 

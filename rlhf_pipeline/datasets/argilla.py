@@ -8,6 +8,7 @@ In: a record gives one row for `rlhf import comparisons` (its fields and metadat
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,7 +68,7 @@ def is_argilla(rows: RowFile) -> bool:
     return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
 
 
-class _Flat:
+class _Flat(ABC):
     """Rows of a file of records, flattened; columns are those of all of them."""
 
     is_csv = False
@@ -90,8 +91,9 @@ class _Flat:
             else:
                 yield from (Row(record.line, cells) for cells in self._of(record.cells))
 
+    @abstractmethod
     def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        raise NotImplementedError
+        """The rows of one record without a fault."""
 
 
 class RecordedComparisons(_Flat):

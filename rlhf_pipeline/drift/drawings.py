@@ -98,7 +98,9 @@ def changes(clusters: Sequence[Cluster]) -> Element:
     )
 
 
-def reliability(reference: Sequence[ReliabilityBin], current: Sequence[ReliabilityBin]) -> Element:
+def reliability(
+    reference: Sequence[ReliabilityBin], current: Sequence[ReliabilityBin], *, noise_ceiling: Interval | None = None
+) -> Element:
     """Stated confidence against the share that was right. Bins of few rows are hollow and faint: they say little."""
     x, y = Scale(0.5, 1, 60, 600), Scale(0, 1, 330, 20)
     most = max([b.n for b in (*reference, *current)], default=1)
@@ -109,6 +111,7 @@ def reliability(reference: Sequence[ReliabilityBin], current: Sequence[Reliabili
         _grid_y(y, np.arange(0, 1.01, 0.2), 60, 600),
         el("line", x1=x(0.5), y1=y(0.5), x2=x(1), y2=y(1), class_="perfect"),
         text(x(0.93), y(0.955), "perfect", "end", "small"),
+        [] if noise_ceiling is None else _band(noise_ceiling.value, noise_ceiling.low, noise_ceiling.high, y, 60, 600),
         [mark for b in reference for mark in _bin(b, x, y, "ref", -4)],
         [mark for b in current for mark in _bin(b, x, y, "now", 4)],
         [
@@ -156,11 +159,14 @@ def _curve(points: Sequence[tuple[float, float, float, float]]) -> list[Element]
 def _ceiling(noise_ceiling: Interval | None, y: Scale) -> list[Element]:
     if noise_ceiling is None:
         return []
-    best = y(1 - noise_ceiling.value)
-    top, bottom = y(1 - noise_ceiling.low), y(1 - noise_ceiling.high)
+    return _band(1 - noise_ceiling.value, 1 - noise_ceiling.high, 1 - noise_ceiling.low, y, 90, 945)
+
+
+def _band(value: float, low: float, high: float, y: Scale, left: int, right: int) -> list[Element]:
+    top, bottom = y(high), y(low)
     return [
-        el("rect", x=90, width=855, y=top, height=max(1.0, round(bottom - top, 1)), class_="ceiling-band"),
-        el("line", x1=90, x2=945, y1=best, y2=best, class_="ceiling"),
+        el("rect", x=left, width=right - left, y=top, height=max(1.0, round(bottom - top, 1)), class_="ceiling-band"),
+        el("line", x1=left, x2=right, y1=y(value), y2=y(value), class_="ceiling"),
     ]
 
 

@@ -20,9 +20,9 @@ from rlhf_pipeline.drift.page_style import STYLE
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.reliability import Reliability, reliability_of_day, reliability_of_reference
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import badge, listed, named, share
+from rlhf_pipeline.drift.wording import badge, best_reachable, listed, named, share
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.records import DriftEvent, Interval, Verdict
+from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.votes import interval_of_mean
 
 T = TypeVar("T")
@@ -39,7 +39,8 @@ MEANING = {
 class DayEvidence:
     """All that a day's page is made of. `report` has the schema DRIFT_REPORTS and one overall row.
 
-    `judged`: columns p, outcome, group, error of the day's votes. `errors`: seq, day, error of the model's stream up to the day.
+    `judged`: columns p, outcome, group, error of the day's votes. `by_group`: their calibration by source and category.
+    `errors`: seq, day, error of the model's stream up to the day.
     `texts`: comparison ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's report as JSON,
     `files`: names of what lies beside the page.
     """
@@ -54,6 +55,7 @@ class DayEvidence:
     events: Sequence[DriftEvent] = ()
     warnings: Sequence[StreamWarning] = ()
     noise_ceiling: Interval | None = None
+    by_group: Sequence[GroupCalibration] = ()
     texts: Callable[[Sequence[str]], Texts] = lambda ids: {}
     data_drift: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[str] = ()
@@ -77,8 +79,8 @@ def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> s
                 "1  Drift over time",
                 page_parts.drift_over_time(e.day, rows, e.errors, e.events, e.warnings, e.noise_ceiling),
             ),
-            _part("semantic-clusters", "2  Semantic clusters", page_parts.semantic_clusters(clusters, e.texts, params)),
-            _part("calibration", "3  Calibration", page_parts.calibration(before, today, rows)),
+            _part("semantic-clusters", "2  Semantic clusters", page_parts.semantic_clusters(clusters, e.texts, params, e.noise_ceiling)),
+            _part("calibration", "3  Calibration", page_parts.calibration(before, today, rows, e.noise_ceiling, e.by_group)),
             _part("data-drift", "Lengths, confidence and embeddings", page_parts.data_drift(rows, e.data_drift, e.files)),
             id="content",
         ),
@@ -143,7 +145,7 @@ def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticCluste
             "Error rate",
             "no votes" if rate is None else share(rate.value),
             "nothing was judged" if rate is None
-            else f"95 % interval {share(rate.low)} to {share(rate.high)}; "
+            else f"95 % interval {share(rate.low)} to {share(rate.high)}; {best_reachable(evidence.noise_ceiling)}; "
             + ("no reference yet" if before is None else f"reference {share(before)}"),
             _worst(rows[rows["space"] == "errors"]),
         ),

@@ -6,13 +6,14 @@ from xml.etree.ElementTree import Element
 
 import pandas as pd
 
+from rlhf_pipeline.calibration import group_cells
 from rlhf_pipeline.drift import drawings
 from rlhf_pipeline.drift.clusters import Cluster, ClusterParams, SemanticClusters
 from rlhf_pipeline.drift.markup import Child, cut, el, table
 from rlhf_pipeline.drift.reliability import MIN_IN_BIN, Reliability
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import badge, missing, named, number, p_value, share, value_of
-from rlhf_pipeline.records import DriftEvent, Interval, ReliabilityBin, Verdict
+from rlhf_pipeline.drift.wording import badge, best_reachable, ceiling_words, missing, named, number, p_value, share, value_of
+from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, ReliabilityBin, Verdict
 
 Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
 
@@ -58,7 +59,10 @@ def drift_over_time(
 
 
 def semantic_clusters(
-    found: SemanticClusters | str, texts_of: Callable[[Sequence[str]], Texts], params: ClusterParams
+    found: SemanticClusters | str,
+    texts_of: Callable[[Sequence[str]], Texts],
+    params: ClusterParams,
+    noise_ceiling: Interval | None = None,
 ) -> Iterable[Element]:
     """What became more, fewer or worse; `found` is what there is too little of, where no clusters could be made."""
     if isinstance(found, str):
@@ -85,7 +89,7 @@ def semantic_clusters(
         "p",
         f"A cluster grew or shrank where Fisher's exact test stays below {params.alpha:g} after correction for all clusters and the share moved by at "
         f"least {share(params.share_effect)}; it got worse where the error rate rose by at least {share(params.error_effect)} at the same level. "
-        f"Below {params.min_in_cluster} prompts no error rate is given.",
+        f"Below {params.min_in_cluster} prompts no error rate is given. Of all votes of the day: {best_reachable(noise_ceiling)}.",
         class_="note",
     )
 
@@ -116,8 +120,14 @@ def _from_to(before: Interval | None, now: Interval | None, p: float | None) -> 
     return [*shown, None if p is None else el("span", f"p {p_value(p)}", class_="line")]
 
 
-def calibration(before: Reliability | str, today: Reliability | str, rows: pd.DataFrame) -> Iterable[Element]:
-    """Stated confidence against what came true, in the reference and today, and the tests of it."""
+def calibration(
+    before: Reliability | str,
+    today: Reliability | str,
+    rows: pd.DataFrame,
+    noise_ceiling: Interval | None = None,
+    by_group: Sequence[GroupCalibration] = (),
+) -> Iterable[Element]:
+    """Stated confidence against what came true, in the reference, today and in each group of today, and the tests of it."""
     yield from (missing(words) for words in (before, today) if isinstance(words, str))
     bins = [() if isinstance(side, str) else side.bins for side in (before, today)]
     if any(bins):
@@ -125,13 +135,17 @@ def calibration(before: Reliability | str, today: Reliability | str, rows: pd.Da
             "p", "Of predictions stated with 80 % confidence 80 % should be right: on the diagonal. Below it the model is overconfident."
         )
         yield _figure(
-            drawings.reliability(*bins),
-            _legend(("ref", "reference"), ("now", f"this day; faint: fewer than {MIN_IN_BIN} rows"), intervals=True),
-        )
+            drawings.reliability(*bins, noise_ceiling=noise_ceiling),
+            _legend(
+                ("ref", "reference"), ("now", f"this day; faint: fewer than {MIN_IN_BIN} rows"),
+                *([("ceiling", "noise ceiling")] if noise_ceiling else []), intervals=True,
+            ),
+        )  # fmt: skip
+        yield el("p", ceiling_words(noise_ceiling))
         measures: list[tuple[str, Callable[[Reliability], str | None]]] = [
             ("Calibration slope (1 is calibrated)", lambda r: None if r.slope is None else number(r.slope)),
             ("ECE, equal mass (never 0 by chance alone)", lambda r: number(r.ece)),
-            ("ECE without its noise", lambda r: f"{r.ece_debiased:.3f}"),
+            ("ECE without its noise", lambda r: None if r.ece_debiased is None else number(r.ece_debiased)),
             ("ECE, lower bound (97.5 %)", lambda r: f"{r.ece_lower_bound:.3f}"),
             ("Brier score (0.25 is a coin)", lambda r: number(r.brier)),
             ("Rows", lambda r: f"{r.n:,}"),
@@ -146,6 +160,14 @@ def calibration(before: Reliability | str, today: Reliability | str, rows: pd.Da
             numeric=(1, 2),
         )
         yield el("details", el("summary", "Reliability by stated confidence"), _bin_table(bins[0], bins[1]))
+    if by_group:
+        yield table(
+            "This day by source and category",
+            ["Group", "Comparisons", "Share predicted right", "Noise ceiling", "ECE without its noise", "Calibration slope"],
+            [_group_row(group) for group in by_group],
+            numeric=range(1, 6),
+        )
+        yield el("p", "95 % intervals. Of fewer than 10 comparisons no figure is given: it would be read as knowledge.", class_="note")
     yield table(
         "Calibration tests",
         ["Test", "Verdict", "Value", "Threshold", "Votes"],
@@ -157,9 +179,15 @@ def calibration(before: Reliability | str, today: Reliability | str, rows: pd.Da
     )
     yield el(
         "p",
-        "A test fails where even the favourable end of its interval is beyond the threshold; on a good model at most 2.5 % of days.",
+        "A test fails where even the favourable end of its interval is beyond the threshold, or its p is below it; each on a good model on "
+        "about 2.5 % of days at most.",
         class_="note",
     )
+
+
+def _group_row(group: GroupCalibration) -> list[Child]:
+    by, name, n, *figures = group_cells(group)
+    return [f"{by}: {name}", n, *figures]
 
 
 def _bin_table(before: Sequence[ReliabilityBin], today: Sequence[ReliabilityBin]) -> Element:

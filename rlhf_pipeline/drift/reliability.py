@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.calibration.evidently_report import CalibrationThresholds
-from rlhf_pipeline.calibration.metrics import calibration_metrics, ece_debiased, reliability_table
-from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.calibration.monitoring import ece_lower_bound
+from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import Interval, ReliabilityBin
@@ -24,7 +25,7 @@ class Reliability:
     bins: tuple[ReliabilityBin, ...]
     slope: Interval | None
     ece: Interval
-    ece_debiased: float
+    ece_debiased: Interval | None
     ece_lower_bound: float
     brier: Interval
 
@@ -57,7 +58,7 @@ def _reliability(name: str, p: Any, outcome: Any, groups: Any, weights: Any, thr
         bins=reliability_table(p, outcome, weights=weights, groups=groups),
         slope=slope,
         ece=measured.ece_equal_mass,
-        ece_debiased=ece_debiased(p, outcome, weights=weights),
+        ece_debiased=measured.ece_debiased,
         ece_lower_bound=ece_lower_bound(p, outcome, weights=weights, groups=groups),
         brier=measured.brier,
     )

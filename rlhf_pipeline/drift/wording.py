@@ -12,6 +12,7 @@ SIGNS = {Verdict.INSUFFICIENT: "?", Verdict.STABLE: "✓", Verdict.WARNING: "!",
 WORDS = {
     "adwin": "ADWIN", "ddm": "DDM", "hddm_a": "HDDM-A", "error_rate": "error rate against the reference", "ks": "Kolmogorov–Smirnov",
     "psi": "population stability", "mmd": "maximum mean discrepancy", "calibration_slope_upper": "calibration slope, upper end of the interval",
+    "calibration_slope_p_value": "calibration slope below 1, p of the latest votes",
     "ece_lower_bound": "ECE, lower bound", "none": "no test was made", "prompt_length": "prompt length", "completion_length": "completion length",
 }  # fmt: skip
 
@@ -47,3 +48,17 @@ def value_of(value: float | None) -> str:
 
 def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def best_reachable(ceiling: Interval | None) -> str:
+    """The noise ceiling as an error rate: what stands beside every share of votes predicted wrong."""
+    if ceiling is None:
+        return "the best reachable is unknown: no two votes overlap"
+    return f"best reachable {share(1 - ceiling.value)} ({share(1 - ceiling.high)} to {share(1 - ceiling.low)})"
+
+
+def ceiling_words(ceiling: Interval | None) -> str:
+    """The noise ceiling as an accuracy: what stands beside every share of votes predicted right."""
+    if ceiling is None:
+        return "Noise ceiling unknown: no two votes overlap."
+    return f"Noise ceiling: {share(ceiling.value)} ({share(ceiling.low)} to {share(ceiling.high)}) of single votes, by whatever model."

@@ -1,12 +1,15 @@
 """MLflow: runs, model versions, aliases and their history. The only code that knows MLflow; knows no model class and no Dagster."""
 
+from rlhf_pipeline.config import code_commit
+from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
 from rlhf_pipeline.registry.runs import Run, TrackedRun
-from rlhf_pipeline.registry.tracking import Tracking, code_commit, make_tables
+from rlhf_pipeline.registry.tracking import Tracking, make_tables
 from rlhf_pipeline.registry.versions import CANDIDATE, CHAMPION, PREVIOUS, Kind, ListedModel, Registry
 
 __all__ = [
     "CANDIDATE",
     "CHAMPION",
+    "OPENINGS",
     "PREVIOUS",
     "Kind",
     "ListedModel",
@@ -16,4 +19,6 @@ __all__ = [
     "Tracking",
     "code_commit",
     "make_tables",
+    "opening_recorder",
+    "openings",
 ]

@@ -4,10 +4,8 @@ Everything goes through `MlflowClient` with an explicit tracking URI: the fluent
 state, which would leak between threads and assets.
 """
 
-import functools
 import logging
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -67,6 +65,10 @@ class Tracking:
                     self._opened = self._connect()
             return self._opened
 
+    def experiment(self, name: str) -> str:
+        """The id of another experiment, made if needed: call it within `write`."""
+        return self._experiment(self.client, name)
+
     def write(self, act: Callable[[], T]) -> T:
         """`act` under the write lock, repeated while the database is busy. Not to be nested.
 
@@ -108,13 +110,17 @@ class Tracking:
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
-        experiment = client.get_experiment_by_name(self.project)
+        experiment_id = self._experiment(client, self.project)
         database = self._sqlite_file()
         if database is not None:
             _use_wal(database)
-        if experiment is not None:
-            return client, str(experiment.experiment_id)
-        return client, str(client.create_experiment(self.project, artifact_location=f"{_uri(self.artifacts)}/{self.project}"))
+        return client, experiment_id
+
+    def _experiment(self, client: Any, name: str) -> str:
+        found = client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        return str(client.create_experiment(name, artifact_location=f"{_uri(self.artifacts)}/{name}"))
 
     def _sqlite_file(self) -> Path | None:
         if not self.tracking_uri.startswith("sqlite:///"):
@@ -173,17 +179,6 @@ def make_tables(database_url: str) -> None:
         _safe_initialize_tables(engine)
     finally:
         engine.dispose()
-
-
-@functools.cache
-def code_commit() -> str | None:
-    """Git commit of the checkout this code runs from, with `-dirty` when it has changes; None outside one."""
-    describe = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    try:
-        told = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return told.stdout.strip() or None
 
 
 def _uri(artifacts: str | Path) -> str:

@@ -15,10 +15,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline import __version__
+from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, Promotion, Record, content_hash, folder_hash, lineage_tags
 from rlhf_pipeline.registry.runs import Run, TrackedRun, finite, latest_runs, open_run
-from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking, code_commit
+from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking
 
 Kind = Literal["policy", "reward_model"]
 KINDS: tuple[Kind, ...] = ("policy", "reward_model")
@@ -54,6 +55,11 @@ class Registry:
     @property
     def tracking_uri(self) -> str:
         return self._tracking.tracking_uri
+
+    @property
+    def tracking(self) -> Tracking:
+        """The connection, for what this package keeps beside runs and versions."""
+        return self._tracking
 
     def initialise(self) -> None:
         """Migrate the database and create the project's experiment. Costs seconds once; every other call does it too."""

@@ -48,7 +48,9 @@ def select(
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or outside 0 to 1.
     """
     checked = check_frame(pairs, PREFERENCE_PAIRS)
-    usable = checked[(checked["split"] == "train") & ~checked["prompt_id"].isin(list(frozen_prompt_ids))]
+    # Even splits and pairs of ties alone teach a reward model how sure to be; a policy would learn from them what nobody prefers.
+    is_preferred = checked["agreement"] > 0.5
+    usable = checked[(checked["split"] == "train") & is_preferred & ~checked["prompt_id"].isin(list(frozen_prompt_ids))]
     usable = usable.sort_values("comparison_id", ignore_index=True)
     _refuse_few(len(usable), len(checked), params.min_pairs)
     p_chosen = _probabilities(scores, usable["comparison_id"])
@@ -88,7 +90,7 @@ def verify_retraining_set(frame: pd.DataFrame, frozen_prompt_ids: Collection[str
 def _refuse_few(n_usable: int, n_pairs: int, min_pairs: int) -> None:
     if n_usable < min_pairs:
         raise NotEnoughVotes(
-            f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, no frozen prompts, weight above 0); "
+            f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, a majority, no frozen prompts, weight above 0); "
             f"retraining needs {min_pairs}. Collect more votes or lower min_pairs."
         )
 

@@ -4,15 +4,17 @@ from pathlib import Path
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.reward_model.base import RewardModel, preference_probability, read_config
+from rlhf_pipeline.reward_model.base import RewardModel, disagreement, preference_probability, read_config
 from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.training import FittedRewardModel, RewardModelParams, RewardModelReport, fit_reward_model
+from rlhf_pipeline.reward_model.training import FittedRewardModel, RewardModelParams, RewardModelReport, TestAccuracy, fit_reward_model
+from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 
 _OWN: dict[str, type[RewardModel]] = {
     EmbeddingRewardModel.name: EmbeddingRewardModel,
+    TransformerRewardModel.name: TransformerRewardModel,
 }
 REWARD_MODELS = Members("reward_model", _OWN)
 
@@ -39,7 +41,11 @@ __all__ = [
     "RewardModel",
     "RewardModelParams",
     "RewardModelReport",
+    "TestAccuracy",
+    "TransformerParams",
+    "TransformerRewardModel",
     "accuracy_by_group",
+    "disagreement",
     "fit_reward_model",
     "load_reward_model",
     "preference_probability",

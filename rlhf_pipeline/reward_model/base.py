@@ -30,7 +30,14 @@ class RewardModel(Protocol):
     score_std_: float
     loss_curve_: list[float]
 
-    def fit(self, pairs: pd.DataFrame, *, weights: Floats | None = None, warm_start: "RewardModel | None" = None) -> Self:
+    def fit(
+        self,
+        pairs: pd.DataFrame,
+        *,
+        weights: Floats | None = None,
+        warm_start: "RewardModel | None" = None,
+        progress: Progress = silent,
+    ) -> Self:
         """Learn from PREFERENCE_PAIRS rows, all of them: the caller picks the split.
 
         `weights` (n,) multiplies each pair's loss; `warm_start` gives the starting weights and changes nothing else.
@@ -40,6 +47,10 @@ class RewardModel(Protocol):
 
     def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`, InvalidScores on NaN."""
+        ...
+
+    def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        """The scores of each member of an ensemble (members, n), whose mean is `score`; one row where there is one. See `disagreement`."""
         ...
 
     def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
@@ -63,6 +74,18 @@ class RewardModel(Protocol):
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
         """Read what `save` wrote. Raises ModelNotFound, ModelError (a part is missing), ModelHashMismatch (encoder)."""
         ...
+
+
+def disagreement(model: RewardModel, prompts: Sequence[str], a: Sequence[str], b: Sequence[str], *, progress: Progress = silent) -> Floats:
+    """How far the members of `model` are apart on P(a preferred over b): their standard deviation, (n,), 0 to 0.5; the same for b and a.
+
+    Raises ModelError where there is one member: it does not disagree with itself, and that says nothing.
+    """
+    both = model.member_scores([*prompts, *prompts], [*a, *b], progress=progress)
+    if len(both) < 2:
+        raise ModelError("One member alone has no disagreement. Fit the reward model with n_members of 2 or more.")
+    margins = both[:, : len(prompts)] - both[:, len(prompts) :]
+    return np.asarray(preference_probability(margins).std(axis=0), dtype=np.float64)
 
 
 def preference_probability(margins: Floats) -> Floats:

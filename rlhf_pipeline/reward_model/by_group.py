@@ -10,8 +10,10 @@ import pandas as pd
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import RewardModel
 from rlhf_pipeline.reward_model.training import RewardModelParams, TestAccuracy, accuracy_on, margins_of, usual_side
+from rlhf_pipeline.votes.test_split import Recorder, open_test_split, to_log
 
 
 def accuracy_by_group(
@@ -20,25 +22,34 @@ def accuracy_by_group(
     groups: Mapping[str, str],
     params: RewardModelParams | None = None,
     *,
+    ceilings: Mapping[str, Interval] | None = None,
+    record: Recorder = to_log,
     progress: Progress = silent,
 ) -> dict[str, TestAccuracy]:
     """The model on the test pairs of each group, largest first; `groups` is comparison id -> name, others are left out.
 
-    `majority_side` is the side chosen most often in that group's training pairs. Raises NotEnoughData where no test pair is of
-    a group.
+    `majority_side` is the side chosen most often in that group's training pairs; `ceilings` (group -> noise ceiling) are set beside the
+    accuracies. The test split is opened once, and `record` is told. Raises NotEnoughData where no test pair is of a group.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS)
     group = pairs["comparison_id"].map(groups)
-    is_judged = (pairs["split"] == "test") & (pairs["agreement"] > 0.5) & group.notna()
-    test = pairs[is_judged]
+    test = open_test_split(
+        pairs[(pairs["agreement"] > 0.5) & group.notna()], model=model.weights_hash, purpose="accuracy by group", record=record
+    )
     if test.empty:
         raise NotEnoughData(
             f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name groups of pairs of the test split."
         )
     margins = margins_of(model, test, progress=progress)
-    names = group[is_judged].to_numpy()
+    names = test["comparison_id"].map(groups)
     return {
-        str(name): accuracy_on(test[names == name], margins[names == name], usual_side(pairs[group == name]), params)
-        for name in group[is_judged].value_counts().index
+        str(name): accuracy_on(
+            test[(names == name).to_numpy()],
+            margins[(names == name).to_numpy()],
+            usual_side(pairs[group == name]),
+            params,
+            ceiling=(ceilings or {}).get(str(name)),
+        )
+        for name in names.value_counts().index
     }

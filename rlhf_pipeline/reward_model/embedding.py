@@ -1,16 +1,16 @@
-"""The reward model on frozen sentence embeddings. Knows pairs, an encoder and its head; knows no splits or registry."""
+"""The reward model on frozen sentence embeddings. Knows pairs, an encoder and its heads; knows no splits or registry."""
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
 from rlhf_pipeline.files import write_whole
@@ -19,19 +19,23 @@ from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, finite, read_config
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.linear_head import Problem, choose_l2, fit_head
+from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fit_heads
+from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
+from rlhf_pipeline.reward_model.length import length_of, length_slope
+from rlhf_pipeline.reward_model.linear_head import Problem, choose_l2
 from rlhf_pipeline.votes.intervals import group_index
 
 WEIGHTS_FILE = "model.safetensors"
-# What is learnt; each part must be in the file.
+# What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the length where the parameters say so.
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
 # Penalty relative to a dimension of the sentences' embedding: length and number of sentences are few and known to matter.
 SURFACE_PENALTY = 0.05
 N_SURFACE = 2
+LENGTH = -2  # the column of the features that holds the length: length and number of sentences stand last
 
 
-class EmbeddingParams(BaseModel):
+class EmbeddingParams(HeadParams, LabelParams):
     """How the embedding reward model is fitted."""
 
     model_config = ConfigDict(extra="forbid")
@@ -50,20 +54,20 @@ class EmbeddingParams(BaseModel):
     )
     folds: int = Field(default=4, ge=2, le=20, description="Folds of that cross-validation")
     max_sentences: int = Field(default=32, ge=1, le=1000, description="Sentences of a completion that count one by one; the rest do not")
-    label: Literal["votes", "majority"] = Field(
-        default="votes",
-        description="Learn the share of votes for each side (probabilities of one vote), or the majority as if it were certain",
+    debias_length: bool = Field(
+        default=False,
+        description="Take the length of a completion out of its score: what margins owe to the gap in log length, by regression",
     )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
 
 
 class EmbeddingRewardModel:
-    """Embeddings of a completion's sentences and of the completion in context, its length, and a linear head.
+    """Embeddings of a completion's sentences and of the completion in context, its length, and one head or several.
 
     The sentences' embeddings are summed, so that two kind sentences count twice and each is seen sharply; one embedding
     of the whole text blurs them. The context is the last `prompt_chars` characters of the prompt, ` [SEP] ` and the
     completion. What exceeds the encoder's window is cut off the end and counted (`encoder.n_truncated`). Features are
-    standardised on the training completions. See `RewardModel` for the protocol.
+    standardised on the training completions. The score is the mean of the members' scores. See `RewardModel` for the protocol.
     """
 
     name: ClassVar[str] = "embedding"
@@ -75,7 +79,9 @@ class EmbeddingRewardModel:
         self.held_out_loss_: dict[float, float] = {}
         self.l2_: float | None = None
         self.context_penalty_: float | None = None
-        self.head_: Floats = np.zeros(0)
+        self.heads_ = Heads(np.zeros((0, 0)))
+        self.log_tie_width_: float | None = None
+        self.length_slope_: float | None = None
 
     def fit(
         self,
@@ -99,17 +105,30 @@ class EmbeddingRewardModel:
             )
         chosen, rejected = self._both_sides(used, progress)
         self._learn_scale(np.concatenate([chosen, rejected]))
-        problem = Problem((chosen - rejected) / self.feature_std_, self._shares(used), self._pair_weights(used), np.ones(chosen.shape[1]))
-        problem = self._choose_penalties(problem, group_index(used["prompt_id"].to_numpy(), len(used)))
-        self.head_, self.loss_curve_ = fit_head(problem, float(self.l2_ or 0.0), start=self._starting_head(warm_start))
+        weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
+        problem = Problem(
+            (chosen - rejected) / self.feature_std_, targets_of(used, self.params), weighted, np.ones(chosen.shape[1]), self.params
+        )
+        groups = group_index(used["prompt_id"].to_numpy(), len(used))
+        problem = self._choose_penalties(problem, groups)
+        sides, start = (self._standard(chosen), self._standard(rejected)), self._starting_head(warm_start)
+        self.heads_, self.log_tie_width_, self.loss_curve_ = fit_heads(
+            problem, sides, groups, self.params, float(self.l2_ or 0.0), self.params.folds, start=start
+        )
+        margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
+        self.length_slope_ = length_slope(margins, length_of(used["chosen"]) - length_of(used["rejected"]), weighted)
         self._learn_score_scale(np.concatenate([chosen, rejected]))
         return self
 
     def _choose_penalties(self, problem: Problem, groups: npt.NDArray[np.int64]) -> Problem:
         """L2 and the context's penalty by what predicts held-out prompts; `problem` with the penalties chosen.
 
-        The first context penalty is tried with the whole grid, the others with the best L2 and its neighbours.
+        The first context penalty is tried with the whole grid, the others with the best L2 and its neighbours. Where there is no choice,
+        nothing is tried.
         """
+        if len(self.params.l2_grid) == len(self.params.context_penalty_grid) == 1:
+            self.held_out_loss_, self.l2_, self.context_penalty_ = {}, self.params.l2_grid[0], self.params.context_penalty_grid[0]
+            return replace(problem, penalty=_penalty(len(problem.penalty), self.context_penalty_))
         grid, best = sorted(self.params.l2_grid), float("inf")
         chosen = problem
         for context_penalty in self.params.context_penalty_grid:
@@ -124,10 +143,13 @@ class EmbeddingRewardModel:
         return chosen
 
     def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
+
+    def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         self._require_fitted()
         if not len(completions):
-            return np.zeros(0)
-        return finite(self._raw_scores(self.features(prompts, completions, progress=progress)) - self.score_mean_, "scores")
+            return np.zeros((len(self.heads_), 0))
+        return finite(self._raw_scores(self.features(prompts, completions, progress=progress)) - self.score_mean_, "scores").T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
@@ -146,8 +168,7 @@ class EmbeddingRewardModel:
         vectors = self.encoder.encode(texts, progress=progress).astype(np.float64)
         starts = np.cumsum(n_sentences) - n_sentences
         summed = np.add.reduceat(vectors[len(contexts) :], starts, axis=0)
-        length = np.log1p([len(c) for c in completions])
-        return np.concatenate([summed, vectors[: len(contexts)], np.stack([length, n_sentences], axis=1)], axis=1)
+        return np.concatenate([summed, vectors[: len(contexts)], np.stack([length_of(completions), n_sentences], axis=1)], axis=1)
 
     def sentences(self, completion: str) -> list[str]:
         """The completion cut at full stops, marks and line ends; itself where there is nothing to cut."""
@@ -196,7 +217,7 @@ class EmbeddingRewardModel:
                 f"{encoder.folder}. Set `encoder` back, or fit the reward model again."
             )
         model = cls(EmbeddingParams(**config["params"]), encoder)
-        model._take_parts(_read_parts(Path(folder)))
+        model._take_parts(_read_parts(Path(folder), model._needed()))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
         model.context_penalty_ = config.get("context_penalty")  # models of earlier versions were fitted with one penalty for all
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
@@ -211,14 +232,6 @@ class EmbeddingRewardModel:
         both = self.features([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress)
         return both[: len(pairs)], both[len(pairs) :]
 
-    def _shares(self, pairs: pd.DataFrame) -> Floats:
-        shares = pairs["agreement"].to_numpy(dtype=np.float64)
-        return np.asarray(shares if self.params.label == "votes" else np.where(shares > 0.5, 1.0, 0.5))
-
-    def _pair_weights(self, pairs: pd.DataFrame) -> Floats:
-        weights = pairs["weight"].to_numpy(dtype=np.float64)
-        return np.asarray(weights * pairs["n_votes"].to_numpy(dtype=np.float64)) if self.params.label == "votes" else weights
-
     def _learn_scale(self, features: Floats) -> None:
         self.feature_mean_ = features.mean(axis=0)
         # A feature that never varies carries nothing; dividing by 1 keeps it at 0.
@@ -226,14 +239,21 @@ class EmbeddingRewardModel:
         self.feature_std_ = np.where(spread > 1e-9, spread, 1.0)
 
     def _learn_score_scale(self, features: Floats) -> None:
-        scores = self._raw_scores(features)
+        scores = self._raw_scores(features).mean(axis=1)
         self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
 
+    def _standard(self, features: Floats) -> Floats:
+        return np.asarray((features - self.feature_mean_) / self.feature_std_)
+
     def _raw_scores(self, features: Floats) -> Floats:
-        return np.asarray(((features - self.feature_mean_) / self.feature_std_) @ self.head_)
+        """(n, members), not yet centred."""
+        scores = self.heads_.scores(self._standard(features))
+        if not self.params.debias_length:
+            return scores
+        return np.asarray(scores - float(self.length_slope_ or 0.0) * features[:, [LENGTH]])
 
     def _starting_head(self, warm_start: RewardModel | None) -> Floats | None:
-        """The other model's head, in this model's scale of features."""
+        """The other model's linear head, the mean of its members', in this model's scale of features."""
         if warm_start is None:
             return None
         if not isinstance(warm_start, EmbeddingRewardModel) or warm_start.encoder.hash != self.encoder.hash:
@@ -241,17 +261,26 @@ class EmbeddingRewardModel:
                 "A warm start needs an embedding reward model on the same encoder. Fit without warm_start, or set `encoder` back."
             )
         warm_start._require_fitted()
-        return np.asarray(warm_start.head_ / warm_start.feature_std_ * self.feature_std_)
+        return np.asarray(warm_start.heads_.linear.mean(axis=0) / warm_start.feature_std_ * self.feature_std_)
 
-    def _parts(self) -> dict[str, Any]:
-        return {name: np.atleast_1d(np.asarray(getattr(self, f"{name}_"), dtype=np.float64)) for name in PARTS}
+    def _parts(self) -> dict[str, Floats]:
+        parts = self.heads_.parts() | {name: getattr(self, f"{name}_") for name in self._needed() if hasattr(self, f"{name}_")}
+        return {name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()}
+
+    def _needed(self) -> list[str]:
+        """The parts that a model of these parameters consists of."""
+        hidden = HIDDEN_PARTS if self.params.head == "mlp" else ()
+        ties = ["log_tie_width"] if self.params.loss == "davidson" else []
+        return [*PARTS, *hidden, *ties, *(["length_slope"] if self.params.debias_length else [])]
 
     def _take_parts(self, parts: dict[str, Floats]) -> None:
-        self.head_, self.feature_mean_, self.feature_std_ = parts["head"], parts["feature_mean"], parts["feature_std"]
-        self.score_mean_, self.score_std_ = float(parts["score_mean"][0]), float(parts["score_std"][0])
+        self.feature_mean_, self.feature_std_ = parts["feature_mean"], parts["feature_std"]
+        self.heads_ = Heads.from_parts(parts, len(self.feature_mean_))
+        for name in [n for n in self._needed() if n in ("score_mean", "score_std", "log_tie_width", "length_slope")]:
+            setattr(self, f"{name}_", float(parts[name][0]))
 
     def _require_fitted(self) -> None:
-        if not self.head_.size:
+        if not len(self.heads_):
             raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
 
 
@@ -260,7 +289,7 @@ def _penalty(n_features: int, context_penalty: float) -> Floats:
     return np.repeat([1.0, context_penalty, SURFACE_PENALTY], [dimension, dimension, N_SURFACE])
 
 
-def _read_parts(folder: Path) -> dict[str, Floats]:
+def _read_parts(folder: Path, needed: Sequence[str]) -> dict[str, Floats]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -269,9 +298,9 @@ def _read_parts(folder: Path) -> dict[str, Floats]:
         parts = load_file(path)
     except (SafetensorError, OSError) as cause:
         raise ModelError(f"{path} cannot be read ({cause}). Fetch the model version from the registry again.") from cause
-    missing = [name for name in PARTS if name not in parts]
+    missing = [name for name in needed if name not in parts]
     if missing:
         raise ModelError(
             f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong scores, so it is refused. Fit it again."
         )
-    return {name: finite(parts[name], name) for name in PARTS}
+    return {name: finite(parts[name], name) for name in needed}

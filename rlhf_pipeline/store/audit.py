@@ -103,13 +103,13 @@ _TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar("
 
 
 @contextmanager
-def acting(database: Database) -> Iterator[tuple[Connection, Ledger]]:
+def acting(database: Database, *, urgent: bool = False) -> Iterator[tuple[Connection, Ledger]]:
     """A write transaction whose acts are linked into the chain before it commits: that of `acting_together` around it, where there is one."""
     together = _TOGETHER.get()
     if together is not None and together[0] is database:
         yield together[1], together[2]
         return
-    with database.writing() as connection:
+    with database.writing(urgent=urgent) as connection:
         ledger = Ledger(connection, database)
         yield connection, ledger
         ledger.write()

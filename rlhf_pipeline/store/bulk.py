@@ -5,40 +5,50 @@ Each does what SQLAlchemy would do for every single value once per column: whoev
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Column, Connection, Dialect, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
-FEW = 20  # rows, up to which SQLAlchemy's own way is as fast
+FEW = 20  # rows, up to which SQLAlchemy's own way into Postgres is as fast as COPY
+
+Converter = Callable[[Any], Any]
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """`rows` all have the columns of the first one. Errors are SQLAlchemy's, whichever way is taken."""
-    if len(rows) <= FEW:
+    is_sqlite = connection.dialect.name == "sqlite"
+    if len(rows) <= FEW and not is_sqlite:
         connection.execute(table.insert(), list(rows))
         return
-    columns = [table.c[name] for name in rows[0]]
-    values = [_stored(column, [row[column.name] for row in rows], connection.dialect) for column in columns]
-    ways: dict[str, Callable[..., None]] = {"sqlite": _insert_many, "postgresql": _copy}
-    ways[connection.dialect.name](connection, table.name, [column.name for column in columns], zip(*values, strict=True))
+    names = tuple(rows[0])
+    converters = _converters(table, names, connection.dialect)
+    values = [_stored(convert, [row[name] for row in rows]) for name, convert in zip(names, converters, strict=True)]
+    (_insert_many if is_sqlite else _copy)(connection, table.name, names, zip(*values, strict=True))
 
 
-def _stored(column: Column[Any], values: list[Any], dialect: Dialect) -> list[Any]:
+@lru_cache(maxsize=200)
+def _converters(table: Table, names: tuple[str, ...], dialect: Dialect) -> list[Converter | None]:
+    """What makes of a value of each column what the driver takes; None where that is the value itself."""
+    columns: list[Column[Any]] = [table.c[name] for name in names]
+    return [column.type.dialect_impl(dialect).bind_processor(dialect) for column in columns]
+
+
+def _stored(convert: Converter | None, values: list[Any]) -> list[Any]:
     """Values of a column as the driver takes them."""
-    convert = column.type.dialect_impl(dialect).bind_processor(dialect)
     if convert is None:
         return values
     known: dict[Any, Any] = {}  # most moments of a transaction are the same one
     return [known[value] if value in known else known.setdefault(value, convert(value)) for value in values]
 
 
-def _insert_many(connection: Connection, table: str, names: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+def _insert_many(connection: Connection, table: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
     places = ", ".join("?" * len(names))
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", list(rows))
 
 
-def _copy(connection: Connection, table: str, names: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+def _copy(connection: Connection, table: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
     statement = f"COPY {table} ({', '.join(names)}) FROM STDIN"
     text = io.StringIO("".join(["\t".join([_cell(value) for value in row]) + "\n" for row in rows]))
     driver: Any = connection.connection.cursor()

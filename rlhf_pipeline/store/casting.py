@@ -118,11 +118,13 @@ class _Booth:
 
     @classmethod
     def opened(cls, connection: Connection, database: Database, sealed: Sequence[SealedVote]) -> "_Booth":
-        ids = sorted({vote.comparison_id for vote, *_ in sealed})
         keys = [vote.idempotency_key for vote, *_ in sealed]
         targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
         cards = Cards.of(connection, database, [vote for vote, *_ in sealed])
-        published = set(connection.execute(_PUBLISHED, scope_of(database, values=ids)).scalars())
+        published = {card["comparison_id"] for card in cards.rows.values()}  # a card refers to its comparison
+        others = sorted({vote.comparison_id for vote, *_ in sealed} - published)
+        if others:
+            published |= set(connection.execute(_PUBLISHED, scope_of(database, values=others)).scalars())
         booth = cls(database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards)
         for row in connection.execute(_RECORDED, scope_of(database, values=keys)).mappings():
             booth.recorded[row["idempotency_key"]] = (row["body_hash"], dict(row))

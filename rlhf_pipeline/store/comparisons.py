@@ -13,6 +13,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, c
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.prepared import among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
@@ -94,12 +95,11 @@ class Comparisons:
 
     def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
         """What annotators are shown of these comparisons, by id; unknown ids are left out."""
-        columns = [comparisons.c[name] for name in Texts.model_fields]
         found: dict[str, Texts] = {}
         with self._database.reading() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                wanted = select(*columns).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
-                found |= {row["comparison_id"]: Texts.model_construct(**row) for row in connection.execute(wanted).mappings()}
+                rows = connection.execute(_TEXTS, scope_of(self._database, values=batch)).mappings().all()
+                found |= {row["comparison_id"]: Texts.model_construct(**row) for row in rows}
         return found
 
     def stream(self, batch_rows: int = 1000) -> Iterator[pd.DataFrame]:
@@ -252,3 +252,6 @@ class Comparisons:
             ledger.append(
                 actor="pipeline", action="predictions.write", object_id=f"{len(written)} predictions", digest=content_hash(written)
             )
+
+
+_TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(scoped(comparisons), among(comparisons.c.comparison_id))

@@ -131,35 +131,34 @@ class Hand:
 
     def _repeat(self, drawn: Container[str]) -> CardRow | None:
         """One of one's own, judged once, with at least `repeat_after` votes since, with sides swapped."""
-        candidates = [(c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn]
-        if not candidates:
+        found = next(((c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn), None)
+        if found is None:
             return None
-        chosen, is_swapped = min(candidates, key=lambda card: self._drawn_number("repeats", card[0]))
+        chosen, is_swapped = found
         return self._hidden(chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped, slot_no=None)
 
     @cached_property
     def _repeatable(self) -> list[tuple[str, bool]]:
-        """(comparison, sides of its first card) of the oldest cards that may be repeated. Read once for a hand."""
+        """(comparison, sides of its first card) of the oldest cards that may be repeated, in the order drawn. Read once for a hand."""
         before = self.connection.execute(_SETTLED, self._asked(skipped=self.rules.repeat_after - 1)).scalar()
         if before is None:
             return []
-        rows = self.connection.execute(_REPEATABLE, self._asked(before=before, most=REPEATS_FROM))
-        return [(row.comparison_id, row.is_swapped) for row in rows]
+        rows = self.connection.execute(_REPEATABLE, self._asked(before=before, most=REPEATS_FROM)).all()
+        return sorted([(c, is_swapped) for c, is_swapped in rows], key=lambda card: self._drawn_number("repeats", card[0]))
 
     def _gold(self, drawn: Container[str]) -> CardRow | None:
         """A comparison whose answer is known, that this annotator has not met. Where people are asked for it, the card takes a slot of it:
         else that work would vanish for this annotator without a vote."""
-        candidates = [c for c in self._golden if c not in drawn]
-        if not candidates:
+        chosen = next((c for c in self._golden if c not in drawn), None)
+        if chosen is None:
             return None
-        chosen = min(candidates, key=lambda c: self._drawn_number("gold", c))
         return self._hidden(chosen, AssignmentKind.GOLD, pass_no=1, is_swapped=self._side(chosen), slot_no=self._golden[chosen])
 
     @cached_property
     def _golden(self) -> dict[str, int | None]:
-        """comparison -> a free slot of it. Read once for a hand."""
-        rows = self.connection.execute(_GOLDEN, self._asked(most=WINDOW))
-        return {row.comparison_id: row.free_slot for row in rows}
+        """comparison -> a free slot of it, in the order drawn. Read once for a hand."""
+        rows = self.connection.execute(_GOLDEN, self._asked(most=WINDOW)).all()
+        return {c: free_slot for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))}
 
     def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
         """One that was given back or ran out long ago comes with its sides."""
@@ -171,8 +170,8 @@ class Hand:
     def _normal(self, n: int) -> Iterator[CardRow]:
         """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
         free: dict[str, Row[Any]] = {}
-        for row in self.connection.execute(_OPEN, self._asked(most=(WINDOW + n) * self.rules.overlap)):
-            free.setdefault(row.comparison_id, row)
+        for row in self.connection.execute(_OPEN, self._asked(most=(WINDOW + n) * self.rules.overlap)).all():
+            free.setdefault(row[0], row)
         for c in sorted(free, key=lambda c: (free[c].priority, self._drawn_number("order", c))):
             own = free[c]  # a card given back or run out long ago comes with its sides
             is_swapped = self._side(c) if own.assignment_id is None else own.is_swapped
@@ -204,7 +203,11 @@ class Hand:
         return bool(self._drawn_number("side", comparison_id) & 1)
 
     def _drawn_number(self, what: str, of: str | int) -> int:
-        return int.from_bytes(hashlib.sha256(f"{what}/{self.rules.seed}/{self.annotator_id}/{of}".encode()).digest()[:6])
+        return int.from_bytes(hashlib.sha256(f"{what}/{self._drawn_by}/{of}".encode()).digest()[:6])
+
+    @cached_property
+    def _drawn_by(self) -> str:
+        return f"{self.rules.seed}/{self.annotator_id}"
 
     def _asked(self, **parameters: Any) -> dict[str, Any]:
         return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)

@@ -130,6 +130,12 @@ class Predictions:
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), PREDICTIONS)
 
+    def days(self) -> list[str]:
+        """Days with a comparison that was predicted, sorted."""
+        wanted = select(predictions.c.day).where(self._database.mine(predictions)).distinct().order_by(predictions.c.day)
+        with self._database.reading() as connection:
+            return list(connection.execute(wanted).scalars())
+
     def of(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS on these comparisons, of any day and all reward models, in order of id."""
         rows: list[Row[Any]] = []

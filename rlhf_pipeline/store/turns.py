@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rlhf_pipeline.errors import StoreError
@@ -31,22 +31,28 @@ class Turns:
         self._timeout_s = timeout_s
         self._where = where
         self._lock = threading.Lock()
+        self._patient = threading.Lock()  # held by the one that is not urgent and may take the turn
         self._looked_at = 0.0  # by a thread of this process, time.monotonic
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """This thread's turn in this process. Raises StoreError after the timeout."""
-        if not self._lock.acquire(blocking=False):
-            self.waiting()
-            if not self._lock.acquire(timeout=self._timeout_s):
-                raise StoreError(
-                    f"The store {self._where}: database is locked: another thread held the write lock longer than {self._timeout_s:g} s. "
-                    "Let it finish, then try again; nothing of this transaction was kept."
-                )
-        try:
+    def taken(self, *, urgent: bool = False) -> Iterator[None]:
+        """This thread's turn in this process; who is urgent waits behind one of the others at most. Raises StoreError after the timeout."""
+        deadline = time.monotonic() + self._timeout_s
+        with ExitStack() as held:
+            for lock in (self._lock,) if urgent else (self._patient, self._lock):
+                self._acquire(lock, deadline)
+                held.callback(lock.release)
             yield
-        finally:
-            self._lock.release()
+
+    def _acquire(self, lock: threading.Lock, deadline: float) -> None:
+        if lock.acquire(blocking=False):
+            return
+        self.waiting()
+        if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise StoreError(
+                f"The store {self._where}: database is locked: another thread held the write lock longer than {self._timeout_s:g} s. "
+                "Let it finish, then try again; nothing of this transaction was kept."
+            )
 
     def tried(self, begin: Callable[[], bool]) -> bool:
         """Call `begin` every few milliseconds until it says that it could; whether it did before the timeout."""

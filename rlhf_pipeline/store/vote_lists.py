@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, literal, select
+import pandas as pd
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select
 
+from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
 from rlhf_pipeline.store.casting import vote_of
-from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
@@ -93,6 +95,15 @@ class VoteLists:
         wanted = select(votes.c.annotator_id, votes.c.duration_s).where(self._database.mine(votes), *between).order_by(votes.c.seq)
         with self._database.reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
+
+    def efforts(self, *, up_to_seq: int | None = None) -> pd.DataFrame:
+        """EFFORTS of the votes up to a seq (default: now) that say how long they took or how sure they are, superseded ones too."""
+        limit = LATEST if up_to_seq is None else up_to_seq
+        told = or_(votes.c.duration_s.is_not(None), votes.c.stated_confidence.is_not(None))
+        columns = (votes.c[name] for name in EFFORTS.columns)
+        wanted = select(*columns).where(self._database.mine(votes), votes.c.seq <= limit, told).order_by(votes.c.seq)
+        with self._database.reading() as connection:
+            return frame_of(connection.execute(wanted).all(), EFFORTS)
 
     def judged_comparisons(self, *, before_seq: int | None = None, limit: int = 50) -> list[tuple[str, int]]:
         """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged, each once."""

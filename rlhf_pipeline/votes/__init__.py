@@ -1,21 +1,26 @@
 """From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
 
+from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings
 from rlhf_pipeline.votes.chance_corrected import PAIRWISE_KAPPA, fleiss_kappa, krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
-from rlhf_pipeline.votes.joint_model import ANNOTATORS, SOFT_LABELS, JointModel, JointParams, joint_model
+from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.latest import latest_pairs
+from rlhf_pipeline.votes.learning import LearntAnnotators, judged_ids, last_words, learn_annotators
 from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
 from rlhf_pipeline.votes.splits import SPLITS, split_of
+from rlhf_pipeline.votes.test_split import Opening, n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.training_data import training_rows
 
 __all__ = [
     "ANNOTATORS",
+    "ANNOTATOR_FIGURES",
     "CEILINGS",
     "CONFUSION_LABELS",
     "CONSENSUS",
@@ -27,12 +32,16 @@ __all__ = [
     "BootstrapParams",
     "ConsensusParams",
     "DawidSkeneParams",
+    "FiguresParams",
     "JointModel",
     "JointParams",
+    "LearntAnnotators",
+    "Opening",
     "PairCounts",
     "PairParams",
     "adjudication",
     "agreement",
+    "annotator_figures",
     "by_people",
     "ceiling_of_agreement",
     "ceilings",
@@ -44,12 +53,18 @@ __all__ = [
     "gold_pairs",
     "interval_of_mean",
     "joint_model",
+    "judged_ids",
     "krippendorff_alpha",
+    "last_words",
     "latest_pairs",
+    "learn_annotators",
+    "n_test_pairs",
     "noise_ceiling",
+    "open_test_split",
     "pairwise_kappa",
     "preference_pairs",
     "resampled_sums",
     "split_of",
+    "to_log",
     "training_rows",
 ]

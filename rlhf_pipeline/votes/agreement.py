@@ -98,24 +98,35 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
     return counts * (counts - 1) / 2
 
 
+def judged_again(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
+    """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an original that its annotator judged too,
+    and per later pass. Raises FrameError."""
+    return _again(_judged(votes), passes)
+
+
+def _again(judged: pd.DataFrame, passes: pd.DataFrame | None) -> pd.DataFrame:
+    return pd.concat([_on_repeats(judged), *([_of_passes(passes)] if passes is not None else [])], ignore_index=True)
+
+
 def _self_consistency(judged: pd.DataFrame, passes: pd.DataFrame | None, params: BootstrapParams) -> Interval | None:
-    again = pd.concat([_on_repeats(judged), *([_of_passes(passes)] if passes is not None else [])], ignore_index=True)
+    again = _again(judged, passes)
     if again.empty:
         return None
     return interval_of_mean(again["same"].to_numpy(dtype=bool), groups=again["prompt_id"].to_numpy(), params=params)
 
 
 def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:
-    """prompt_id and whether it is the same judgement, of every repeat whose annotator also judged the original."""
+    """Of every repeat whose annotator also judged the original."""
     repeats = judged[judged["repeat_of"].notna()]
     originals = judged[["comparison_id", "annotator_id", "choice"]].rename(columns={"comparison_id": "repeat_of"})
     both = repeats.merge(originals, on=["repeat_of", "annotator_id"], suffixes=("", "_first"))
     # A repeat shows the same completions with sides swapped: choosing a again is a contradiction.
     unswapped = both["choice"].map(lambda choice: SWAPPED.get(choice, choice))
-    return pd.DataFrame({"prompt_id": both["prompt_id"], "same": unswapped == both["choice_first"]})
+    return both[["prompt_id", "annotator_id"]].assign(same=(unswapped == both["choice_first"]).astype(bool))
 
 
 def _of_passes(passes: pd.DataFrame) -> pd.DataFrame:
     """The same of every later pass; its sides are those of the first."""
     both = passes[(passes["choice"] != Choice.SKIP) & (passes["choice_first"] != Choice.SKIP)]
-    return pd.DataFrame({"prompt_id": both["prompt_id"], "same": both["choice"] == both["choice_first"]})
+    columns = [name for name in ("prompt_id", "annotator_id") if name in both.columns]
+    return both[columns].assign(same=(both["choice"] == both["choice_first"]).astype(bool))

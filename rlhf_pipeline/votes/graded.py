@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_expit
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,12 +28,16 @@ class Slopes(NamedTuple):
 
 def log_chance(felt: Floats, low: Floats, high: Floats) -> Floats:
     """Logarithm of the chance to feel something from `low` to `high`; an end may be infinite. All broadcast."""
+    from scipy.special import log_expit
+
     u, v = high - felt, low - felt
     return np.asarray(log_expit(u) + log_expit(-v) + np.log(-np.expm1(v - u)))
 
 
 def slopes(felt: Floats, low: Floats, high: Floats) -> Slopes:
     """Derivatives of `log_chance`. That by `felt` is minus the sum of those by the ends."""
+    from scipy.special import expit
+
     u, v = high - felt, low - felt
     beyond, before = expit(-u), expit(v)
     with np.errstate(over="ignore"):  # of an interval that is wide or has no end: the odds are then 0

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
-from scipy.special import expit, logsumexp
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.graded import log_chance, slopes
 from rlhf_pipeline.votes.people import by_people
@@ -45,21 +44,6 @@ LONGEST_STEP = 0.7
 LEAST_CAVITY = 0.3  # precision: a factor that a neighbour's change made too strong leaves at least this much of the prior
 UNIT = {"low": 0.0, "high": 1.0}
 
-SOFT_LABELS = FrameSchema(
-    "soft_labels",
-    {
-        "comparison_id": text("what was judged"),
-        "prompt_id": text("its prompt"),
-        "utility": number("expected difference of utility, a over b; the prior has standard deviation 1"),
-        "sd": number("standard deviation of that difference", low=0.0),
-        "p_a": number("chance that a typical annotator without position bias, who has to choose, prefers a", **UNIT),
-        "p_low": number("lower end of its interval", **UNIT),
-        "p_high": number("upper end of its interval", **UNIT),
-        "n_votes": integer("judgements of it, ties among them", low=1),
-    },
-    key=("comparison_id",),
-)
-
 ANNOTATORS = FrameSchema(
     "annotators",
     {
@@ -69,7 +53,7 @@ ANNOTATORS = FrameSchema(
         "reliability_low": number("lower end of its interval", **UNIT),
         "reliability_high": number("upper end of its interval", **UNIT),
         "discrimination": number("what one unit of utility is felt as; 0 votes at random, below 0 against the others"),
-        "position_bias": number("chance to take a of two completions that are equally good, if taking one, less one half", low=-0.5, high=0.5),
+        "position_bias": number("chance to take the left of two completions that are equally good, if taking one, less one half", low=-0.5, high=0.5),
         "position_bias_low": number("lower end of its interval", low=-0.5, high=0.5),
         "position_bias_high": number("upper end of its interval", low=-0.5, high=0.5),
         "tie_width": number("feelings up to it are ties; 0 where nobody said tie", low=0.0),
@@ -146,17 +130,20 @@ class _Judgements:
 
     def __init__(self, judged: pd.DataFrame):
         is_repeat = judged["repeat_of"].notna().to_numpy()
+        is_swapped = judged["is_swapped"].fillna(False).to_numpy(dtype=bool)
         self.ids, comparison = np.unique(_about(judged).to_numpy(dtype=str), return_inverse=True)
         self.names, annotator = np.unique(judged["annotator_id"].to_numpy(dtype=str), return_inverse=True)
         side = judged["choice"].map({str(choice): side for choice, side in SIDES.items()}).to_numpy(dtype=np.int64)
         strength = judged["strength"].fillna(0).to_numpy(dtype=np.int64)
         # Sums depend on the order in the last bits: the same votes are to give the same model however they come.
-        order = np.lexsort((strength, side, is_repeat, annotator, comparison))
+        order = np.lexsort((strength, side, is_swapped, is_repeat, annotator, comparison))
         self.comparison, self.annotator = comparison[order].astype(np.int64), annotator[order].astype(np.int64)
         self.side, self.strength = side[order], strength[order]
         # On a repeat a and b have changed places: what favours a there, favours b of the original.
-        self.shown = np.where(is_repeat[order], -1, 1)
-        self.side = self.side * self.shown
+        turned = np.where(is_repeat[order], -1, 1)
+        self.side = self.side * turned
+        # 1 where a of the original stood left: a card may have swapped the sides of either once more.
+        self.shown = turned * np.where(is_swapped[order], -1, 1)
         self.n_prompts = judged["prompt_id"].nunique()
         self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
         self.has_ties, self.has_strengths = bool((side == 0).any()), bool((strength > 0).any())
@@ -225,6 +212,8 @@ class _Fit:
         return sums
 
     def _add(self, part: slice, sums: _Sums) -> None:
+        from scipy.special import logsumexp
+
         votes, theta = self.votes, self.theta[self.votes.annotator[part]]
         j, side, strength, shown = votes.annotator[part], votes.side[part], votes.strength[part], votes.shown[part]
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
@@ -310,6 +299,8 @@ class _Fit:
         return float(np.abs(move).max())
 
     def model(self, judged: pd.DataFrame) -> JointModel:
+        from scipy.special import expit
+
         z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
         prompts = dict(zip(_about(judged), judged["prompt_id"], strict=True))
         mean, sd = self.d[0], np.sqrt(self.d[1])
@@ -333,9 +324,11 @@ class _Fit:
         )  # fmt: skip
 
     def _annotators(self, z: float) -> pd.DataFrame:
+        from scipy.special import expit
+
         sd = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         slope, bias = self.theta[:, DISCRIMINATION], self.theta[:, BIAS]
-        # If all see the same completion as a, a leaning of all to a and better completions there are told apart by the prior alone.
+        # If all see the same completion left, a leaning of all to the left and better completions there are told apart by the prior alone.
         confounded = float(self.mean[DISCRIMINATION] * self.votes.shown.mean()) ** 2 / self.votes.n_prompts
         sd[:, BIAS] = np.sqrt(sd[:, BIAS] ** 2 + confounded)
         frame = pd.DataFrame(
@@ -356,10 +349,14 @@ class _Fit:
         return check_frame(frame, ANNOTATORS)
 
     def _expected(self, mean: Floats, sd: Floats) -> Floats:
+        from scipy.special import expit
+
         return np.asarray(np.exp(self.log_weights) @ expit(mean + sd * self.nodes[:, None]))
 
     def _reliability(self, discrimination: Floats) -> Floats:
         """Chance of the better side over differences of the prior."""
+        from scipy.special import expit
+
         nodes, weights = np.polynomial.hermite_e.hermegauss(61)
         return np.asarray((weights / weights.sum()) @ expit(np.abs(nodes)[:, None] * discrimination))
 

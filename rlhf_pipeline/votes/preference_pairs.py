@@ -25,6 +25,11 @@ class PairParams(BaseModel):
         description="Keep comparisons with as many votes for a as for b, at agreement 0.5 and margin 0; "
         "needed for unbiased probabilities where comparisons get an even number of votes",
     )
+    keep_only_ties: bool = Field(
+        default=False,
+        description="Keep comparisons nobody preferred a side of, at 0 votes, agreement 0.5 and margin 0: for a reward model that learns "
+        "ties (loss davidson, or the annotator model's labels)",
+    )
     strength_when_missing: int = Field(default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote that states none")
     with_machine_votes: bool = Field(
         default=False, description="Count votes of machines too: a model is then taught by what an earlier one said"
@@ -50,16 +55,16 @@ class PairCounts(Record):
 def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> pd.DataFrame:
     """One row per comparison with a majority, sorted by comparison id; the order of votes is irrelevant.
 
-    Ties, `both_bad` and skips prefer no side and make no pair; votes on repeats and flagged comparisons are left out, and votes of
-    machines unless `params` ask for them. `margin` is the mean
+    Ties, `both_bad` and skips prefer no side and make no pair; `n_ties` counts the first two. Votes on repeats and flagged comparisons
+    are left out, and votes of machines unless `params` ask for them. `margin` is the mean
     strength in the majority's direction over 4 (0 where the minority felt more strongly), `day` the last day a counted
     vote was cast on; an imported split wins over the hash. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
     is not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for one).
     """
     params = params or PairParams()
     votes, comparisons = _teaching(check_frame(votes, VOTES), params), check_frame(comparisons, COMPARISONS)
-    tallies = _tallies(_sided(_first_pass(votes, comparisons)), params)
-    kept = tallies[_has_majority(tallies, params)]
+    tallies = _tallies(_first_pass(votes, comparisons), params)
+    kept = tallies[_is_pair(tallies, params)]
     if kept.empty:
         return PREFERENCE_PAIRS.empty()
     frame = kept.reset_index().merge(comparisons.drop(columns=["day"]), on="comparison_id", how="left", validate="one_to_one")
@@ -68,7 +73,8 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
     group = frame["split_group"].fillna(frame["prompt_id"])
     frame["split"] = frame["split"].fillna(group.map({name: split_of(name) for name in group.unique()}))
-    return check_frame(frame[list(PREFERENCE_PAIRS.columns)].sort_values("comparison_id"), PREFERENCE_PAIRS)
+    made = [name for name in PREFERENCE_PAIRS.columns if name != "soft_label"]  # which the annotator model gives later
+    return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS)
 
 
 def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None) -> PairCounts:
@@ -79,8 +85,9 @@ def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairPara
     first = _first_pass(votes, comparisons)
     flagged = comparisons.loc[comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"]
     n_flagged = int((votes["comparison_id"].isin(flagged) & votes["repeat_of"].isna()).sum())
-    tallies = _tallies(_sided(first), params)
-    kept = tallies[_has_majority(tallies, params)]
+    tallies = _tallies(first, params)
+    kept = tallies[_is_pair(tallies, params)]
+    n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((kept["n_votes"] > 0).sum())
     return PairCounts(
         n_votes=len(cast),
         n_machine=len(cast) - len(votes),
@@ -89,8 +96,8 @@ def count_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairPara
         n_repeats=len(votes) - len(first) - n_flagged,
         n_flagged=n_flagged,
         n_comparisons=int(first["comparison_id"].nunique()),
-        n_only_ties=int(first["comparison_id"].nunique()) - len(tallies),
-        n_without_majority=len(tallies) - len(kept),
+        n_only_ties=int(first["comparison_id"].nunique()) - n_sided,
+        n_without_majority=n_sided - n_kept_sided,
         n_pairs=len(kept),
         n_mixed=int((kept["annotator_kind"] == "mixed").sum()),
     )
@@ -113,21 +120,32 @@ def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
     return votes[votes["repeat_of"].isna() & ~votes["comparison_id"].isin(left_out)]
 
 
-def _sided(votes: pd.DataFrame) -> pd.DataFrame:
-    return votes[votes["choice"].isin([Choice.A, Choice.B])]
-
-
-def _tallies(sided: pd.DataFrame, params: PairParams) -> pd.DataFrame:
-    """Per comparison id: n_votes, chosen_side, agreement, margin, annotator_kind, day, max_seq."""
-    is_a = sided["choice"] == Choice.A
-    strength = sided["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
-    signed = strength.where(is_a, -strength)
+def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
+    """Per comparison id with a vote for a side, or only ties where those are kept: n_votes, n_ties, chosen_side, agreement, margin,
+    annotator_kind, day, max_seq."""
+    is_sided, is_tie = (first["choice"].isin(some) for some in ((Choice.A, Choice.B), (Choice.TIE, Choice.BOTH_BAD)))
+    n_ties = first.loc[is_tie, "comparison_id"].value_counts()
+    counted = first[is_sided]
+    if params.keep_only_ties:
+        counted = pd.concat([counted, first[is_tie & ~first["comparison_id"].isin(counted["comparison_id"])]])
+    is_a, is_b = counted["choice"] == Choice.A, counted["choice"] == Choice.B
+    strength = counted["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
+    signed = strength * (is_a.astype("float64") - is_b.astype("float64"))
     # Texts as numbers in the texts' order: the least and greatest text of a group is slow to find.
-    kind, kinds = pd.factorize(sided["annotator_kind"], sort=True)
-    day, days = pd.factorize(sided["day"], sort=True)
-    numbers = pd.DataFrame({"is_a": is_a.astype("int64"), "signed": signed, "kind": kind, "day": day, "seq": sided["seq"]})
-    tally = numbers.groupby(sided["comparison_id"], sort=True).agg(
-        n_votes=("is_a", "size"),
+    kind, kinds = pd.factorize(counted["annotator_kind"], sort=True)
+    day, days = pd.factorize(counted["day"], sort=True)
+    numbers = pd.DataFrame(
+        {
+            "is_sided": (is_a | is_b).astype("int64"),
+            "is_a": is_a.astype("int64"),
+            "signed": signed,
+            "kind": kind,
+            "day": day,
+            "seq": counted["seq"],
+        }
+    )
+    tally = numbers.groupby(counted["comparison_id"], sort=True).agg(
+        n_votes=("is_sided", "sum"),
         n_a=("is_a", "sum"),
         signed=("signed", "sum"),
         first_kind=("kind", "min"),
@@ -135,21 +153,23 @@ def _tallies(sided: pd.DataFrame, params: PairParams) -> pd.DataFrame:
         day=("day", "max"),
         max_seq=("seq", "max"),
     )
-    share_a = tally["n_a"] / tally["n_votes"]
+    share_a = (tally["n_a"] / tally["n_votes"]).fillna(0.5)
     chose_a = share_a >= 0.5
     # Quarters of small integers are summed exactly, so the order of votes cannot show even in the last digit.
-    toward = (tally["signed"] / tally["n_votes"]).where(chose_a, -tally["signed"] / tally["n_votes"])
+    mean = tally["signed"] / tally["n_votes"].clip(lower=1)
     return tally.assign(
+        n_ties=n_ties.reindex(tally.index).fillna(0).astype("int64"),
         chosen_side=pd.Series(np.where(chose_a, "a", "b"), index=tally.index, dtype="str"),
         agreement=share_a.where(chose_a, 1 - share_a),
-        margin=toward.clip(lower=0.0).where(share_a != 0.5, 0.0),
+        margin=mean.where(chose_a, -mean).clip(lower=0.0).where(share_a != 0.5, 0.0),
         annotator_kind=np.where(tally["first_kind"] == tally["last_kind"], kinds.take(tally["first_kind"]), "mixed"),
         day=days.take(tally["day"]),
     )
 
 
-def _has_majority(tallies: pd.DataFrame, params: PairParams) -> pd.Series:
+def _is_pair(tallies: pd.DataFrame, params: PairParams) -> pd.Series:
     agreed = (tallies["agreement"] > 0.5) & (tallies["agreement"] >= params.min_agreement)
     if params.keep_even_splits:
-        agreed |= tallies["agreement"] == 0.5
-    return agreed & (tallies["n_votes"] >= params.min_votes)
+        agreed |= (tallies["agreement"] == 0.5) & (tallies["n_votes"] > 0)
+    only_ties = (tallies["n_votes"] == 0) & (tallies["n_ties"] >= params.min_votes)  # there only where they are kept
+    return agreed & (tallies["n_votes"] >= params.min_votes) | only_ties

@@ -16,7 +16,9 @@ def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:
     """
     checked = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id")
     first = ["prompt", "chosen", "rejected", "margin"]
-    ordered = checked[first + [c for c in checked.columns if c not in first]]
+    # An optional column nobody filled says nothing, and would change the hash of what was there before it.
+    rest = [c for c in checked.columns if c not in first and not (PREFERENCE_PAIRS.columns[c].optional and checked[c].isna().all())]
+    ordered = checked[first + rest]
     rows: list[dict[str, Any]] = json.loads(ordered.to_json(orient="records", force_ascii=False, double_precision=15))
     return rows
 

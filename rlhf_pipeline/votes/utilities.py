@@ -8,8 +8,6 @@ over the completions that comparisons connect.
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -25,6 +23,9 @@ class Utilities:
     """
 
     def __init__(self, a: Ints, b: Ints):
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         self._n = len(a)
         n_nodes = int(max(a.max(initial=-1), b.max(initial=-1))) + 1
         graph = coo_array((np.ones(len(a)), (a, b)), shape=(n_nodes, n_nodes))

@@ -32,4 +32,4 @@ def names_its_maker(texts: Texts) -> bool:
 
 
 def _stands_in(name: str, text: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE) is not None
+    return name in text.lower() and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE) is not None

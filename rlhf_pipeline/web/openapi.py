@@ -69,7 +69,8 @@ def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if method == "POST":
         statuses.append(409)
         parameters = operation.setdefault("parameters", [])
-        if isinstance(guard, Needs) and not any(p["name"].lower() == "idempotency-key" for p in parameters):
+        keeps_answers = isinstance(guard, Needs) and not getattr(route.endpoint, "is_unrecorded", False)
+        if keeps_answers and not any(p["name"].lower() == "idempotency-key" for p in parameters):
             parameters.append(KEY_PARAMETER)
     for status in statuses:
         if status == 422 or str(status) not in responses:

@@ -25,7 +25,8 @@ MISSION = {
     "votes_inbox": set(),
     "votes": {"votes_inbox", "comparisons"},
     "preference_pairs": {"votes"},
-    "reward_model": {"preference_pairs", "votes"},
+    "annotator_model": {"votes"},
+    "reward_model": {"annotator_model", "preference_pairs", "votes"},
     "calibration": {"reward_model", "preference_pairs", "votes"},
     "reflection_log": {"votes"},
     "drift_report": {"reflection_log", "votes"},
@@ -38,8 +39,8 @@ DAILY = {"prompts", "completions", "comparisons", "votes", "preference_pairs", "
 JOBS = {
     "collection": {"prompts", "completions", "comparisons"},
     "feedback": {"votes", "preference_pairs", "reflection_log", "drift_report"},
-    "learning": {"reward_model", "calibration"},
-    "retraining": {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"},
+    "learning": {"annotator_model", "reward_model", "calibration"},
+    "retraining": {"annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"},
 }
 
 

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+LEARNING = ("annotator_model", "reward_model", "calibration")
 
 
 def cast(project: Any, comparison_ids: Sequence[str], day: str, *, by: str = "late", choice: Choice = Choice.A, times: int = 1) -> None:
@@ -68,7 +69,7 @@ def test_every_stage_leaves_a_typed_frame_for_every_day(grown: Any) -> None:
 
 def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(grown: Any) -> None:
     runs = {run.run_id: run for run in grown.registry.runs(limit=100)}
-    for stage in (*DAILY, "reward_model", "calibration"):
+    for stage in (*DAILY, *LEARNING):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         found = event.asset_materialization.metadata
         assert found["headline"].value, stage
@@ -82,7 +83,8 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
             frame = grown.files.read_frame(stage, event.asset_materialization.partition)
             assert found["dagster/row_count"].value == len(frame) > 0
             assert found["preview"].value.startswith("|")
-    for stage, figure in (("reward_model", "loss_curve"), ("calibration", "reliability_diagram"), ("drift_report", "drift_timeline")):
+    pictures = ("annotators", "loss_curve", "reliability_diagram", "drift_timeline")
+    for stage, figure in zip((*LEARNING, "drift_report"), pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
 
@@ -114,7 +116,7 @@ def test_clusters_of_the_day_show_what_was_asked(grown: Any, branch: Callable[..
 
 
 def test_every_check_of_every_stage_was_evaluated_and_no_blocking_one_failed(grown: Any) -> None:
-    keys = [dg.AssetCheckKey(dg.AssetKey(s), c) for s in (*DAILY, "reward_model", "calibration") for c in ("schema", "distribution")]
+    keys = [dg.AssetCheckKey(dg.AssetKey(s), c) for s in (*DAILY, *LEARNING) for c in ("schema", "distribution")]
     latest = grown.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     found = {key: latest[key].status.value for key in keys}
     assert {status for key, status in found.items() if key.name == "schema"} == {"SUCCEEDED"}

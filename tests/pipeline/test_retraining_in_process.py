@@ -9,14 +9,16 @@ from urllib.parse import urlparse
 import dagster as dg
 import pytest
 
+from assets.delivery import is_accuracy
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.policy import load_policy
 from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion, folder_hash
+from rlhf_pipeline.registry import openings
 from rlhf_pipeline.retraining.triggers import TriggerParams
 
 pytestmark = pytest.mark.slow
 
-STAGES = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
+STAGES = ("annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
 QUICK = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
@@ -215,13 +217,28 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
 def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
     shown = {stage: figures(retrained, stage) for stage in STAGES}
     assert {stage: set(pictures) for stage, pictures in shown.items() if pictures} == {
+        "annotator_model": {"annotators"},
         "reward_model": {"loss_curve"},
-        "calibration": {"reliability_diagram"},
+        "calibration": {"reliability_diagram", "reliability_by_group"},
         "candidate_model": {"loss_curve"},
     }
     assert all(png.startswith(PNG) and len(png) > 5000 for pictures in shown.values() for png in pictures.values())
     kept = [p.name for p in Path(retrained.settings.home).parent.rglob("mlflow/artifacts/**/*.png")]
     assert {"loss_curve.png", "reliability_diagram.png"} <= set(kept)
+
+
+def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
+    found = openings(retrained.registry)
+    models = [model.label for model in retrained.registry.history("reward_model")]
+    for purpose in ("calibration report", "Evidently's calibration report"):
+        assert sorted(set(found.loc[found["purpose"] == purpose, "model"])) == models
+    assert (found["n_pairs"] > 0).all()
+
+
+def test_an_accuracy_in_mlflow_has_its_ceiling_beside_it(retrained: Any) -> None:
+    named = [run.metrics for run in retrained.registry.runs(200) if any(is_accuracy(name) for name in run.metrics)]
+    assert named
+    assert all("noise_ceiling" in metrics for metrics in named)
 
 
 def test_the_same_retraining_again_makes_no_second_candidate(retrained: Any, branch: Callable[..., Any]) -> None:

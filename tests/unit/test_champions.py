@@ -1,13 +1,15 @@
+import numpy as np
 import pandas as pd
 import pytest
 from pydantic import SecretStr
 
+from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, recalibrated_loss
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.champions import Champions, Judge, not_worse
 from rlhf_pipeline.completions import OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
@@ -33,8 +35,6 @@ class SureOf:
         self.margin = margin
 
     def score(self, prompts, completions, **_):
-        import numpy as np
-
         return np.array([self.margin if text == "good" else 0.0 for text in completions])
 
 
@@ -43,7 +43,13 @@ def judge(margin, number=1):
 
 
 def pairs(n, max_seq):
-    return pd.DataFrame({"prompt": "q", "chosen": ["good"] * n, "rejected": ["bad"] * n, "max_seq": max_seq})
+    return pd.DataFrame(
+        {
+            "comparison_id": [f"c{max_seq}-{i}" for i in range(n)], "prompt_id": [f"p{max_seq}-{i}" for i in range(n)], "prompt": "q",
+            "chosen": ["good"] * n, "rejected": ["bad"] * n, "max_seq": max_seq, "agreement": 0.8, "n_votes": 5,
+            "chosen_side": ["a", "b"] * (n // 2) + ["a"] * (n % 2),
+        }
+    )  # fmt: skip
 
 
 def test_before_init_the_cure_is_named(champions):
@@ -55,6 +61,18 @@ def test_before_init_the_cure_is_named(champions):
 
 def test_before_the_first_reward_model_nobody_judges(champions):
     assert champions.judge() is None
+
+
+def test_the_latest_calibration_tells_the_ceiling(champions):
+    assert champions.noise_ceiling() is None
+    p, y = np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10)
+    measured, ceiling = calibration_metrics(p, y), Interval(value=0.8, low=0.7, high=0.9, n=9)
+    report = CalibrationReport(
+        reward_model="demo.reward_model@1", method="none", params={}, raw=measured, calibrated=measured, candidates={},
+        noise_ceiling=ceiling, data_hash="h", n_fit=9,
+    )  # fmt: skip
+    champions.store.calibrations.add(report, {"method": "none"})
+    assert champions.noise_ceiling() == ceiling
 
 
 def test_an_unknown_version_is_named(champions):
@@ -81,14 +99,41 @@ def test_the_first_model_is_no_worse_than_none():
     assert not_worse(judge(0.0), None, pairs(1, 1)) == (True, "first reward model")
 
 
-def test_a_model_that_predicts_worse_is_not_promoted_and_equals_are():
-    better, worse = judge(1.5, 2), judge(0.5, 1)
-    assert not_worse(better, worse, pairs(10, 1))[0]
-    assert not_worse(worse, worse, pairs(10, 1))[0]
-    refused, reason = not_worse(worse, better, pairs(10, 1))
+class Blind(SureOf):
+    """One that knows nothing."""
+
+    def score(self, prompts, completions, **_):
+        return 0 * super().score(prompts, completions)
+
+
+def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
+    better, worse = judge(1.5, 2), Judge(version(1), Blind(1.5), None, "none")
+    assert not_worse(better, worse, pairs(40, 1))[0]
+    assert not_worse(worse, worse, pairs(40, 1))[0]
+    refused, reason = not_worse(worse, better, pairs(40, 1))
     assert not refused
     assert "worse than" in reason
     assert "demo.reward_model@2" in reason
+
+
+def test_boldness_alone_neither_wins_nor_loses():
+    """A calibrator mends it, so it says nothing of what a model knows."""
+    modest, bold = judge(0.7, 1), judge(7.0, 2)
+    losses = [recalibrated_loss(pairs(40, 1), one.reward_model, CalibrationParams(methods=["temperature"])) for one in (modest, bold)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_of_too_few_pairs_to_calibrate_on_the_raw_probabilities_decide():
+    assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e))
+    assert not not_worse(judge(9.0, 2), judge(1.0, 1), pairs(1, 1))[0]
+
+
+def test_without_a_vote_to_compare_by_the_newer_serves():
+    """Imported days can come without a single pair of the calib split."""
+    for nothing in (pairs(0, 1), pairs(4, 1).assign(n_votes=0)):
+        promoted, reason = not_worse(judge(0.1, 2), judge(1.0, 1), nothing)
+        assert promoted
+        assert "no votes of the calib split" in reason
 
 
 def test_after_a_change_only_pairs_voted_since_then_count():
@@ -105,3 +150,10 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     assert not_worse(new, old, both, since_seq=100)[0]
     assert "5 unseen pairs" in not_worse(new, old, both, since_seq=100)[1]
     assert "55 unseen pairs" in not_worse(new, old, both, since_seq=500)[1]
+
+
+def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_knows_little():
+    """Calibrated anew it would be a coin too; but it is not what it serves."""
+    reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
+    promoted, reason = not_worse(Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste)
+    assert promoted, reason

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CHAMPION, PREVIOUS, Registry, Run, code_commit
+from rlhf_pipeline.registry import CHAMPION, PREVIOUS, Registry, Run, code_commit, opening_recorder, openings
+from rlhf_pipeline.votes import open_test_split
 from tests.s3 import local_s3
 
 
@@ -387,3 +389,33 @@ def test_a_new_home_whose_database_is_locked_is_named(tmp_path: Path) -> None:
     open_registry(tmp_path, "demo").initialise()
     with locked(tmp_path), pytest.raises(StoreError, match="locked by another process"):
         Registry(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}", tmp_path / "artifacts", "other", patience_s=0.2).initialise()
+
+
+def test_every_opening_of_the_test_split_is_kept_and_listed_by_time(registry: Registry) -> None:
+    assert openings(registry).empty
+    pairs = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["test", "train"]})
+    for model in ("rm@1", "rm@2 'quoted' \"twice\""):
+        open_test_split(pairs, model=model, purpose="accuracy", record=opening_recorder(registry))
+    found = openings(registry)
+    assert found["model"].tolist() == ["rm@1", "rm@2 'quoted' \"twice\""]
+    assert set(found["commit"]) == {code_commit()}
+    assert set(found["n_pairs"]) == {1}
+    assert found["opened_at"].is_monotonic_increasing
+    assert found["data_hash"].nunique() == 1
+    assert openings(open_registry(Path(registry.tracking_uri.removeprefix("sqlite:///")).parents[1], "another")).empty
+
+
+def test_openings_stay_out_of_the_project_s_own_runs(registry: Registry) -> None:
+    open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(registry))
+    assert registry.runs(10) == []
+
+
+def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(registry: Registry, home: Path) -> None:
+    registry.initialise()
+    impatient = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.1)
+    impatient.initialise()
+    with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked by another process"):
+            open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(impatient))
+    assert openings(registry).empty

@@ -209,7 +209,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
     known = {
         ("GET", "me"), ("GET", "me/statistics"), ("POST", "assignments:lease"), ("POST", "assignments/{assignment_id}:release"),
         ("POST", "assignments:extend"), ("POST", "votes"), ("POST", "votes:batch"), ("GET", "votes"), ("GET", "comparisons"),
-        ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"),
+        ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"), ("POST", "predictions"),
         ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("GET", "users/{user_id}"), ("POST", "users"),
         ("PATCH", "users/{user_id}"), ("POST", "users/{user_id}:login-link"), ("GET", "progress"), ("GET", "progress/events"),
         ("GET", "metrics"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),

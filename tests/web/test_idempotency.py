@@ -127,10 +127,10 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
     database, writing, left = web.store.database, web.store.database.writing, [n]
 
     @contextmanager
-    def mortal() -> Iterator[object]:
+    def mortal(*, urgent: bool = False) -> Iterator[object]:
         if left[0] <= 0:
             raise Killed
-        with writing() as connection:
+        with writing(urgent=urgent) as connection:
             yield connection
         left[0] -= 1
         if left[0] == 0:
@@ -207,3 +207,15 @@ def test_nothing_is_kept_of_a_request_with_passwords(web: Web):
     answer = browser.post("/me/password", json={"new_password": "correct horse battery"}, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 204
     assert column(web, "request_hash") == []
+
+
+@on_sqlite
+def test_the_description_offers_a_key_where_one_is_kept(web: Web):
+    paths = web.anonymous().get("/openapi.json").json()["paths"]
+
+    def takes_a_key(path: str) -> bool:
+        return any(p["name"] == "Idempotency-Key" for p in paths[f"/api/v1{path}"]["post"].get("parameters", ()))
+
+    assert takes_a_key("/feedback")
+    assert takes_a_key("/votes")
+    assert not takes_a_key("/me/password")

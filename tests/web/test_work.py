@@ -174,10 +174,10 @@ def test_an_edit_that_arrives_while_another_is_made_is_not_lost(web: Web, monkey
     etag = admin.get(f"/users/{user.user_id}").headers["ETag"]
     writing = web.store.database.writing
 
-    def after_another() -> AbstractContextManager[object]:
+    def after_another(**how: bool) -> AbstractContextManager[object]:
         monkeypatch.undo()
         web.store.users.set_roles(user.user_id, [Role.AUDITOR], actor="somebody faster")
-        return writing()
+        return writing(**how)
 
     monkeypatch.setattr(web.store.database, "writing", after_another)
     answer = admin.patch(f"/users/{user.user_id}", json={"roles": ["curator"]}, headers={"If-Match": etag})

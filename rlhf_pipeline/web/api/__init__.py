@@ -2,9 +2,37 @@
 
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.web.api import audit, auth, cards, comparisons, consensus, feedback, guidelines, health, me, progress, users, votes
+from rlhf_pipeline.web.api import (
+    audit,
+    auth,
+    cards,
+    comparisons,
+    consensus,
+    feedback,
+    guidelines,
+    health,
+    me,
+    predictions,
+    progress,
+    users,
+    votes,
+)
 
-NOUNS = (votes, cards, auth, me, comparisons, consensus, guidelines, users, progress, feedback, audit, health)  # the busy ones first
+NOUNS = (
+    votes,
+    cards,
+    auth,
+    me,
+    comparisons,
+    consensus,
+    guidelines,
+    users,
+    progress,
+    predictions,
+    feedback,
+    audit,
+    health,
+)  # the busy ones first
 
 
 def routes() -> list[APIRoute]:

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import CalibrationThresholds, evidently_calibration_report
+from rlhf_pipeline.calibration.by_group import calibration_by_group
 from rlhf_pipeline.calibration.metrics import brier, ece_equal_mass
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
+from rlhf_pipeline.records import GroupCalibration, Interval
 
 
 def rows(sharpen: float, n: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -24,23 +26,50 @@ def test_our_metrics_are_in_evidentlys_report():
     assert len(json.dumps(result.json)) < 200_000
 
 
-def test_a_calibrated_day_passes_and_an_overconfident_one_fails_both_tests():
+TESTS = ["calibration_slope_upper", "calibration_slope_p_value", "ece_lower_bound"]
+
+
+def test_a_calibrated_day_passes_and_an_overconfident_one_fails_all_tests():
     good, bad = evidently_calibration_report(rows(1.0)), evidently_calibration_report(rows(3.0))
     assert good.passed
-    assert [(t["name"], t["passed"]) for t in bad.tests] == [("calibration_slope_upper", False), ("ece_lower_bound", False)]
-    assert all((t["value"] < t["threshold"]) == (t["name"] == "calibration_slope_upper") for t in bad.tests)
+    assert [(t["name"], t["passed"]) for t in bad.tests] == [(name, False) for name in TESTS]
+    assert all((t["value"] < t["threshold"]) == (t["name"] != "ece_lower_bound") for t in bad.tests)
+
+
+def test_the_slope_is_tested_on_the_latest_rows_alone():
+    before, lately = rows(1.0, 2000), rows(3.0, 200, seed=1)
+    joined = pd.concat([before, lately.assign(group=lately["group"] + 10_000)], ignore_index=True)
+    p_values = [{t["name"]: t["value"] for t in evidently_calibration_report(f).tests}[TESTS[1]] for f in (joined, lately)]
+    assert p_values[0] == p_values[1] < 0.001
+    wide = evidently_calibration_report(joined, thresholds=CalibrationThresholds(slope_rows=2200))
+    assert {t["name"]: t["value"] for t in wide.tests}[TESTS[1]] > p_values[0]
 
 
 def test_only_quantities_with_a_threshold_are_tested_with_a_reference_too():
     result = evidently_calibration_report(rows(1.0), rows(1.0, seed=1), CalibrationThresholds(slope_at_least=0.5))
-    assert [t["name"] for t in result.tests] == ["calibration_slope_upper", "ece_lower_bound"]
+    assert [t["name"] for t in result.tests] == TESTS
     assert result.tests[0]["threshold"] == 0.5
 
 
-def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram():
-    html = evidently_calibration_report(rows(1.0)).html()
+def grouped(frame: pd.DataFrame, sizes: dict[str, int]) -> tuple[GroupCalibration, ...]:
+    names = np.repeat(list(sizes), list(sizes.values()))
+    ids = frame["group"].astype(str).to_numpy()
+    of = dict(zip(dict.fromkeys(ids), names, strict=False))
+    ceilings = {"source": {"big": Interval(value=0.8, low=0.75, high=0.85, n=99)}}
+    return calibration_by_group(frame["p"], frame["outcome"], ids, {"source": of}, ceilings=ceilings)
+
+
+def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceiling_and_the_groups():
+    frame = rows(1.0)
+    ceiling, groups = Interval(value=0.81, low=0.777, high=0.85, n=50), grouped(frame, {"big": 195, "tiny": 5})
+    result = evidently_calibration_report(frame, noise_ceiling=ceiling, by_group=groups)
+    html = result.html().decode()
     assert len(html) > 1_000_000
-    assert b"Reliability" in html
+    for said in ("Reliability", "noise ceiling 0.810 [0.777, 0.850]", "By group", "tiny", "too few"):
+        assert said in html
+    drawn = next(m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_width")
+    assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
+    assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]
 
 
 def test_too_few_rows_are_not_a_verdict():
@@ -61,3 +90,9 @@ def test_nan_and_missing_columns_are_refused():
 
 def test_groups_are_optional():
     assert evidently_calibration_report(rows(1.0)[["p", "outcome"]]).passed
+
+
+@pytest.mark.parametrize("change", [{"group": "the only prompt"}, {"p": 0.5}])
+def test_what_no_slope_can_be_told_from_is_refused_by_name(change):
+    with pytest.raises(NotEnoughData, match=r"every probability is 0\.5, or all rows are of one prompt"):
+        evidently_calibration_report(rows(1.0, 80).assign(**change))

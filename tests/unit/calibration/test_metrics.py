@@ -1,16 +1,10 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.calibration.metrics import (
-    brier,
-    calibration_metrics,
-    ece_debiased,
-    ece_equal_mass,
-    ece_equal_width,
-    log_loss,
-    reliability_table,
-)
-from rlhf_pipeline.calibration.monitoring import calibration_slope, ece_lower_bound
+from rlhf_pipeline.calibration.metrics import brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
+from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
+from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.votes.intervals import BootstrapParams
 
@@ -165,3 +159,55 @@ def test_coins_and_a_single_prompt_have_no_slope():
 def test_separable_rows_give_a_finite_slope():
     p = np.linspace(0.6, 0.9, 40)
     assert np.isfinite(calibration_slope(p, np.ones(40)).high)
+
+
+@pytest.mark.parametrize("sharpen", [0.5, 1.0, 3.0])
+def test_the_parts_of_the_brier_score_add_up_to_it(sharpen):
+    metrics = calibration_metrics(*world(4, 700, sharpen), params=BootstrapParams(n_resamples=100))
+    parts = metrics.brier_parts
+    assert metrics.brier.value == pytest.approx(
+        parts.reliability.value - parts.resolution.value + parts.uncertainty + parts.within_bins, abs=1e-12
+    )
+    assert abs(parts.within_bins) < 0.005
+    assert (parts.reliability.value > 0.01) == (sharpen != 1.0)
+
+
+def test_the_parts_are_murphy_s_where_probabilities_are_few():
+    """Two probabilities, both sides counted: nothing is left within bins, and the parts can be summed by hand."""
+    p = np.r_[np.full(50, 0.9), np.full(50, 0.6)]
+    y = np.r_[np.ones(40), np.zeros(10), np.ones(30), np.zeros(20)]
+    parts = calibration_metrics(p, y, params=BootstrapParams(n_resamples=100)).brier_parts
+    assert parts.reliability.value == pytest.approx((0.1**2 + 0.0**2) / 2)
+    assert parts.resolution.value == pytest.approx((0.3**2 + 0.1**2) / 2)
+    assert parts.within_bins == pytest.approx(0, abs=1e-12)
+
+
+def test_of_a_coin_nothing_but_uncertainty_is_left():
+    metrics = calibration_metrics(np.full(40, 0.5), np.r_[np.ones(20), np.zeros(20)])
+    assert metrics.slope is None
+    assert (metrics.brier_parts.reliability.value, metrics.brier_parts.resolution.value) == (0.0, 0.0)
+    assert metrics.brier.value == metrics.brier_parts.uncertainty == 0.25
+
+
+def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_as_they_say():
+    for sharpen in (1.0, 2.0):
+        truth = ece_equal_mass(*world(99, 200_000, sharpen))
+        found = [calibration_metrics(*world(seed, 400, sharpen), params=BootstrapParams(n_resamples=200)) for seed in range(60)]
+        # 95 % are promised; of 60, chance alone leaves 83 % or more in 999 of 1000 trials.
+        assert np.mean([m.slope.low <= 1 / sharpen <= m.slope.high for m in found]) >= 0.83
+        assert np.mean([m.ece_debiased.low <= truth + 0.002 and truth <= m.ece_debiased.high for m in found]) >= 0.83
+
+
+def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibrated_ones():
+    fired = {s: np.mean([overconfidence_test(*world(seed, 200, s, sd=1.0)).fires for seed in range(200)]) for s in (1.0, 2.0, 0.5)}
+    assert fired[1.0] <= 0.05
+    assert fired[2.0] >= 0.90
+    assert fired[0.5] == 0  # timid is not bold
+    told = overconfidence_test(*world(3, 200, 2.0))
+    assert told.fires == (told.p_value < 0.025) == (told.slope.high < 1)
+
+
+def test_all_right_is_no_certainty():
+    accuracy = calibration_metrics(np.full(20, 0.8), np.ones(20)).accuracy
+    assert (accuracy.value, accuracy.high) == (1.0, 1.0)
+    assert 0.8 < accuracy.low < 0.9

@@ -1,4 +1,5 @@
 import hashlib
+import json
 from datetime import UTC, datetime
 
 import numpy as np
@@ -11,9 +12,11 @@ from rlhf_pipeline.calibration import (
     calibration_log,
     calibrator_from_json,
     fit_calibrator,
+    read_calibration_log,
     reliability_diagram,
+    voted_rows,
 )
-from rlhf_pipeline.errors import ConfigurationError, InvalidScores, NotEnoughData
+from rlhf_pipeline.errors import ConfigurationError, DatasetError, InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
 from rlhf_pipeline.votes.splits import split_of
@@ -163,6 +166,17 @@ def test_the_log_reads_back_unchanged_oldest_first():
     later = report.model_copy(update={"fitted_at": datetime(2026, 1, 3, tzinfo=UTC), "calibrator_version": 2})
     log = calibration_log([later, report])
     assert [CalibrationReport.model_validate(entry) for entry in log] == [report, later]
+    assert read_calibration_log(json.dumps(log)) == [report, later]
+    assert calibration_log([report]) == log[:1]  # an earlier run's log is how a later one begins
+
+
+def test_a_log_that_is_none_is_named():
+    entry = calibration_log([run(make_pairs(600), 3.0)[1]])[0]
+    for text, words in (
+        ("[", "no JSON"), ("{}", "no JSON list"), (json.dumps([entry, {**entry, "n_fit": "many"}]), "Entry 2 .* n_fit"),
+    ):  # fmt: skip
+        with pytest.raises(DatasetError, match=words):
+            read_calibration_log(text)
 
 
 def test_the_reliability_diagram_is_a_png():
@@ -208,3 +222,75 @@ def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
             pairs[pairs["split"] != "test"], SharpenedModel(1.0), CalibrationParams(allow_uncalibrated=True), reward_model_label="rm@1",
             data_hash="d",
         )  # fmt: skip
+
+
+def test_the_test_split_is_opened_once_and_only_after_the_choice():
+    seen = []
+
+    class Watching(SharpenedModel):
+        def score(self, prompts, completions, *, progress=None):
+            seen.append(len(prompts) // 2)
+            return super().score(prompts, completions)
+
+    pairs = make_pairs(600)
+    calibrate(pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
+    n_calib, opening, n_test = seen
+    assert (opening.model, opening.purpose, opening.n_pairs) == ("rm@7", "calibration report", n_test)
+    assert n_calib == (pairs["split"] == "calib").sum()
+
+
+def test_a_calibration_that_fails_has_opened_nothing():
+    seen = []
+    with pytest.raises(NotEnoughData):
+        calibrate(make_pairs(40), SharpenedModel(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
+    assert seen == []
+
+
+def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
+    seen, pairs = [], make_pairs(1200)
+    one_sided = pairs[(pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))]
+    with pytest.raises(NotEnoughData, match="prefer side b"):
+        calibrate(one_sided, SharpenedModel(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
+    assert seen == []
+
+
+def test_a_calib_split_of_one_prompt_is_refused():
+    pairs = make_pairs(600)
+    pairs.loc[pairs["split"] == "calib", "prompt_id"] = "the one"
+    with pytest.raises(NotEnoughData, match="of one prompt"):
+        run(pairs, 2.0)
+
+
+def test_the_report_holds_each_category_beside_its_ceiling():
+    pairs = make_pairs(1200)
+    pairs["category"] = np.where(pairs["comparison_id"] < "c00800", "factual", "coding")
+    names = dict(zip(pairs["comparison_id"], pairs["category"], strict=True))
+    ceiling = Interval(value=0.7, low=0.6, high=0.8, n=9)
+    _, report = run(pairs, 3.0, groups={"category": names}, group_ceilings={"category": {"coding": ceiling}})
+    sizes = pairs[pairs["split"] == "test"]["category"].value_counts()
+    assert {(g.group, g.n, g.noise_ceiling) for g in report.by_group} == {
+        ("factual", sizes["factual"], None), ("coding", sizes["coding"], ceiling),
+    }  # fmt: skip
+    assert all(g.calibrated.log_loss.value < g.raw.log_loss.value for g in report.by_group)
+    assert CalibrationReport.from_json(report.model_dump_json()) == report
+
+
+def test_pairs_become_a_row_a_vote_for_the_tests():
+    pairs = make_pairs(60)
+    p_chosen = np.linspace(0.5, 0.9, 60)
+    rows = voted_rows(pairs, p_chosen)
+    assert len(rows) == pairs["n_votes"].sum()
+    by_pair = rows.groupby(np.repeat(np.arange(60), 3))
+    chose_a = (pairs["chosen_side"] == "a").to_numpy()
+    np.testing.assert_allclose(by_pair["p"].first(), np.where(chose_a, p_chosen, 1 - p_chosen))
+    np.testing.assert_allclose(by_pair["outcome"].mean(), np.where(chose_a, pairs["agreement"], 1 - pairs["agreement"]))
+    assert rows["group"].iloc[0] == pairs["prompt_id"].iloc[0]
+    backwards = voted_rows(pairs.iloc[::-1], p_chosen[::-1])
+    pd.testing.assert_frame_equal(rows, backwards)
+
+
+def test_test_pairs_that_all_weigh_nothing_are_named():
+    pairs = make_pairs(1200)
+    pairs["max_seq"] = np.where(pairs["split"] == "test", 1, pairs["max_seq"] + 10)
+    with pytest.raises(NotEnoughData, match=r"None of \d+ test pairs counts"):
+        run(pairs, 2.0, params=CalibrationParams(weight_before_change=0.0), change_seq=5)

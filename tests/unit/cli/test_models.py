@@ -106,9 +106,14 @@ def test_a_promotion_needs_a_project(rlhf, tmp_path):
 
 def test_the_metrics_shown_are_those_that_matter_for_the_kind():
     policy = {"chosen_log_p_change": 1.0, "loss": 0.5, "n_pairs": 120.0, "reward_accuracy": 0.75, "reward_margin": 0.2, "seconds": 31.4}
-    assert metrics_line("policy", policy) == "reward_accuracy 0.75, reward_margin 0.2, n_pairs 120, seconds 31.4"
+    assert metrics_line("policy", policy) == "reward_accuracy 0.75, noise_ceiling unknown, reward_margin 0.2, n_pairs 120, seconds 31.4"
     fitted = {"longer_wins": 0.5, "n_before_change": 0.0, "n_train": 12345.0, "test_accuracy": 0.7, "test_log_loss": 0.6}
-    assert metrics_line("reward_model", fitted) == "test_accuracy 0.7, longer_wins 0.5, test_log_loss 0.6, n_train 12345"
+    assert (
+        metrics_line("reward_model", fitted)
+        == "test_accuracy 0.7, noise_ceiling unknown, longer_wins 0.5, test_log_loss 0.6, n_train 12345"
+    )
+    beside = metrics_line("reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68})
+    assert beside.startswith("test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins")
     changed = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8})
-    assert changed.startswith("test_accuracy_since_change 0.8, longer_wins")
+    assert changed.startswith("test_accuracy_since_change 0.8, noise_ceiling unknown, longer_wins")
     assert metrics_line("policy", {}) == ""

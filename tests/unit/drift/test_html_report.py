@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.calibration import calibration_by_group
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.html_report import DayEvidence, html_report
 from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
@@ -218,6 +219,34 @@ def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
     assert "too few" in page.text[page.text.index("Clusters, reference") : page.text.index("A cluster grew")]
     for few, n in re.findall(r"(too few|\d[\d.]* % \([^)]*\)) (\d+)", table[: table.index("Calibration tests")]):
         assert (few == "too few") == (int(n) < 10)
+
+
+CEILING, BEST = "86.0 %", "best reachable 14.0 %"
+
+
+def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -> None:
+    page = Page(source)
+    summary = page.text[page.text.index("Error rate") : page.text.index("Clusters changed")]
+    clusters = page.text[page.text.index("Clusters, reference") : page.text.index("3 Calibration")]
+    calibration = page.text[page.text.index("3 Calibration") :]
+    over_time = page.text[page.text.index("1 Drift over time") : page.text.index("2 Semantic clusters")]
+    for part, words in ((summary, BEST), (clusters, BEST), (over_time, CEILING), (calibration, f"Noise ceiling: {CEILING}")):
+        assert words in part, words
+    assert source.count('class="ceiling-band"') == 2  # in both pictures of such shares
+    unknown = Page(html_report(replace(evidence(), noise_ceiling=None))).text
+    assert unknown.count("no two votes overlap") >= 3
+
+
+def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has_words() -> None:
+    e = evidence()
+    ids = e.judged["group"].to_numpy()
+    names = {i: "tiny" if n < 4 else "convarg" for n, i in enumerate(dict.fromkeys(ids))}
+    ceilings = {"source": {"convarg": Interval(value=0.81, low=0.75, high=0.87, n=99)}}
+    groups = calibration_by_group(e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings)
+    text = Page(html_report(replace(e, by_group=groups))).text
+    table = text[text.index("This day by source and category") : text.index("Of fewer than 10 comparisons")]
+    assert re.search(r"source: convarg 296 0\.\d+ \[.*?\] 0\.810 \[0\.750, 0\.870\] 0\.\d+ \[.*?\] -?\d\.\d+ \[", table)
+    assert "source: tiny 4 too few unknown: no two votes overlap too few too few" in table
 
 
 def test_the_same_evidence_gives_the_same_bytes(source: str) -> None:

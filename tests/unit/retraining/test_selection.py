@@ -150,3 +150,8 @@ def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
     assert few.startswith("4 pairs, 5 are needed")
     assert "evaluation splits" in leaked
     assert "p1" in frozen
+
+
+def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
+    even = pairs(4, agreement=[1.0, 0.5, 0.5, 0.75], n_votes=[3, 2, 0, 4])
+    assert set(select(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {"c0", "c3"}

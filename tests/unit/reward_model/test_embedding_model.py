@@ -1,4 +1,3 @@
-import hashlib
 import json
 
 import numpy as np
@@ -7,52 +6,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, RewardModelParams, fit_reward_model
-from rlhf_pipeline.votes.splits import split_of
-
-WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", "warm", "cold"]
-
-
-class WordEncoder:
-    """Embeds a text as which of ten words it holds, plus a little of its hash: fast and free of any model."""
-
-    max_tokens = 256
-    n_truncated = 0
-    folder = "nowhere"
-
-    def __init__(self, hash_: str = "word-encoder") -> None:
-        self.hash = hash_
-
-    def encode(self, texts, *, progress=None):
-        return np.array([self._vector(text) for text in texts], dtype=np.float32)
-
-    def _vector(self, text):
-        noise = np.frombuffer(hashlib.sha256(text.encode()).digest()[:6], dtype=np.uint8) / 255 - 0.5
-        return [float(word in text.split()) for word in WORDS] + list(0.1 * noise)
-
-
-def make_pairs(n: int = 400, seed: int = 0, kind: str = "human", liked: str = "kind", n_votes: int = 3) -> pd.DataFrame:
-    """People like one word by 2 logits and dislike `wrong` by 1; three noisy votes a pair, majority of them."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for i in range(n):
-        texts = [" ".join(rng.choice(WORDS, 3, replace=False)) + f" {seed} {i} {side}" for side in "ab"]
-        utility = [2.0 * (liked in t.split()) - ("wrong" in t.split()) for t in texts]
-        n_a = int(rng.binomial(n_votes, 1 / (1 + np.exp(utility[1] - utility[0]))))
-        side = "a" if 2 * n_a > n_votes else "b"
-        chosen, rejected = texts if side == "a" else texts[::-1]
-        prompt_id = f"p{seed}-{i // 2}"
-        rows.append(
-            {
-                "day": "2026-01-01", "comparison_id": f"c{seed}-{i:05d}", "prompt_id": prompt_id, "prompt": f"ask {i // 2}",
-                "chosen": chosen, "rejected": rejected, "margin": 0.5, "agreement": max(n_a, n_votes - n_a) / n_votes, "n_votes": n_votes,
-                "chosen_side": side, "annotator_kind": kind, "category": "factual", "split": split_of(prompt_id), "max_seq": 3 * i + 3,
-            }
-        )  # fmt: skip
-    return check_frame(pd.DataFrame(rows), PREFERENCE_PAIRS)
+from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +125,7 @@ def test_an_unknown_kind_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"kind": "oracle"}))
     with pytest.raises(ModelError, match="oracle"):
         load_reward_model(tmp_path)
-    assert list(REWARD_MODELS) == ["embedding"]
+    assert {"embedding", "transformer"} <= set(REWARD_MODELS)
 
 
 def test_an_unfitted_model_scores_nothing():
@@ -232,10 +190,11 @@ def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
     cold = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).report
     warm = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), warm_start=parent).report
     assert warm.parent_weights_hash == parent.weights_hash
-    started = {"parent_weights_hash", "loss_curve", "weights_hash", "test"}
+    started = {"parent_weights_hash", "loss_curve", "weights_hash", "test", "length"}
     assert cold.model_dump(exclude=started) == warm.model_dump(exclude=started)
     assert warm.test.accuracy == cold.test.accuracy
     assert warm.loss_curve[-1] == pytest.approx(cold.loss_curve[-1], abs=1e-9)
+    assert warm.length.slope == pytest.approx(cold.length.slope, abs=1e-5)
 
 
 def test_votes_before_a_change_of_taste_count_less():

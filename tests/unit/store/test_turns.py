@@ -1,5 +1,6 @@
 """Writers that wait are seen, and a long series of transactions lets them go first. No test measures how long anybody waits."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -55,3 +56,44 @@ def test_a_folder_that_takes_no_mark_only_costs_the_courtesy(tmp_path):
     turns = Turns(tmp_path / "no" / "folder" / "mark", 1.0, "here")
     looks = iter([False, True])
     assert turns.tried(lambda: next(looks))
+
+
+def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
+    """Four that are patient wait while one of them has the turn: the lock that the urgent one wants has nobody else before it."""
+    turns, go_on = Turns(None, 30.0, "here"), threading.Event()
+    order: list[str] = []
+
+    def take(name: str, *, urgent: bool = False) -> None:
+        with turns.taken(urgent=urgent):
+            order.append(name)
+            go_on.wait(30)
+
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(take, f"patient {n}") for n in range(4)]
+        _until(lambda: bool(order))
+        wanted: list[threading.Lock] = []
+        turns._acquire = lambda lock, deadline: wanted.append(lock) or Turns._acquire(turns, lock, deadline)
+        asked.append(pool.submit(take, "urgent", urgent=True))
+        _until(lambda: bool(wanted))
+        assert wanted == [turns._lock]
+        assert turns._patient.locked()
+        go_on.set()
+        for one in asked:
+            one.result(30)
+    assert sorted(order) == ["patient 0", "patient 1", "patient 2", "patient 3", "urgent"]
+    assert not turns._lock.locked()
+    assert not turns._patient.locked()
+
+
+def test_a_turn_that_never_comes_leaves_no_lock_behind():
+    turns = Turns(None, 0.05, "here")
+    with turns.taken(urgent=True), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: turns.taken().__enter__()).exception() is not None
+        assert not turns._patient.locked()
+
+
+def _until(holds) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

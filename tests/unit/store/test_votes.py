@@ -212,6 +212,22 @@ def test_a_snapshot_carries_prompt_and_repeat(store, make_vote, make_comparisons
     assert snapshot["strength"].isna().tolist() == [False, True]
 
 
+def test_a_snapshot_says_which_side_stood_left_where_a_card_was_dealt(store, make_vote):
+    store.votes.cast_many([make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)])
+    for frame in (store.votes.snapshot([DAY]), store.votes.on(["c0", "c1", "c2"])):
+        assert frame["is_swapped"].isna().tolist() == [True, False, False]
+        assert frame["is_swapped"].tolist()[1:] == [True, False]
+
+
+def test_efforts_are_of_votes_that_tell_of_any_up_to_a_seq(store, make_vote):
+    cast = store.votes.cast_many([make_vote("c0"), make_vote("c1", duration_s=2.5), make_vote("c2", stated_confidence=0.7)])
+    efforts = store.votes.efforts()
+    assert efforts["vote_id"].tolist() == [vote.vote_id for vote in cast[1:]]
+    assert efforts["duration_s"].tolist()[0] == 2.5
+    assert efforts["stated_confidence"].isna().tolist() == [True, False]
+    assert store.votes.efforts(up_to_seq=2)["vote_id"].tolist() == [cast[1].vote_id]
+
+
 def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
     tomorrow = NOON + timedelta(days=1)
     first = store.votes.cast(make_vote("c0"))

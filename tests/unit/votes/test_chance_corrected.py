@@ -65,3 +65,19 @@ def test_without_overlap_there_is_no_agreement_to_measure():
 
 def test_both_bad_and_tie_are_one_answer():
     assert krippendorff_alpha(votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie", "both_bad", "a", "a"])).value == 1.0
+
+
+def test_a_kappa_of_few_comparisons_has_wide_ends():
+    said = ["a", "b"] * 5
+    few, many = (pairwise_kappa(votes_of([*range(n)] * 2, [0] * n + [1] * n, (said * (n // 10)) * 2)).iloc[0] for n in (10, 100))
+    assert few["kappa"] == many["kappa"] == few["kappa_high"] == 1.0
+    assert few["kappa_low"] < 0.5 < many["kappa_low"] < 1.0
+
+
+def test_of_more_annotators_than_wanted_those_who_judged_most_are_compared():
+    votes = votes_of([*range(20), *range(20), *range(12), *range(12)], [0] * 20 + [1] * 20 + [2] * 12 + [3] * 12, ["a", "b"] * 32)
+    assert len(pairwise_kappa(votes)) == 6
+    busiest = pairwise_kappa(votes, most_annotators=3)
+    assert busiest[["annotator_1", "annotator_2", "n"]].to_numpy().tolist() == [
+        ["ann0000", "ann0001", 20], ["ann0000", "ann0002", 12], ["ann0001", "ann0002", 12],
+    ]  # fmt: skip

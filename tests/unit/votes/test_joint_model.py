@@ -164,3 +164,44 @@ def test_a_comparison_that_is_not_given_is_named():
 
 def test_a_fit_that_is_cut_short_says_so():
     assert not joint_model(simulate(50).votes, params=JointParams(max_iterations=2)).is_converged
+
+
+def shown_swapped(truth, rng: np.random.Generator, lean: float, *, with_sides: bool = True) -> pd.DataFrame:
+    """The same votes on cards whose sides were drawn, as the web deals them, by people who lean to the left."""
+    is_swapped = rng.random(len(truth.votes)) < 0.5
+    j = truth.votes["annotator_id"].str[3:].astype(int).to_numpy()
+    c = truth.votes["comparison_id"].str[1:].astype(int).to_numpy()
+    felt = truth.discrimination[j] * truth.d[c] + np.where(is_swapped, -lean, lean) + rng.logistic(size=len(c))
+    return truth.votes.assign(choice=np.where(felt > 0, "a", "b"), is_swapped=is_swapped if with_sides else None)
+
+
+def test_a_leaning_to_the_left_is_found_where_the_sides_of_the_cards_are_known():
+    injected = 1 / (1 + np.exp(-0.6)) - 0.5
+    found, without = [], []
+    for seed in range(4):
+        truth = simulate(400, n_annotators=10, ties=False, seed=seed)
+        known, unknown = (shown_swapped(truth, np.random.default_rng(seed), 0.6, with_sides=sides) for sides in (True, False))
+        found.append(joint_model(known).annotators)
+        without.append(joint_model(unknown).annotators["position_bias"].mean())
+    annotators = pd.concat(found)
+    inside = (annotators["position_bias_low"] <= injected) & (injected <= annotators["position_bias_high"])
+    assert inside.mean() >= 0.9
+    assert annotators["position_bias"].mean() == pytest.approx(injected, abs=0.02)
+    assert abs(np.mean(without)) < 0.03  # where the sides are not known a leaning looks like noise
+
+
+def test_swapped_cards_of_a_repeat_stand_as_the_original_did():
+    votes = votes_of([0, 0, 7], [0, 1, 0], ["a", "a", "b"]).assign(repeat_of=[None, None, "c00000"])
+    plain, turned = (joint_model(votes.assign(is_swapped=sides)) for sides in ([False] * 3, [False, False, True]))
+    # On all three they prefer a of the original; the card of the repeat showed it right, or swapped once more: left.
+    leaning = [model.annotators["position_bias"].iloc[0] for model in (plain, turned)]
+    assert leaning[1] > leaning[0] + 0.01
+    assert turned.labels["p_a"].iloc[0] < plain.labels["p_a"].iloc[0]  # of who always takes the left one, less is learnt
+
+
+def test_a_frame_of_before_cards_had_sides_gives_the_same_model():
+    truth = simulate(50)
+    old = truth.votes.drop(columns="is_swapped")
+    known = truth.votes.assign(is_swapped=False)
+    pd.testing.assert_frame_equal(joint_model(old).labels, joint_model(known).labels, check_exact=True)
+    pd.testing.assert_frame_equal(joint_model(old).annotators, joint_model(known).annotators, check_exact=True)

@@ -1,0 +1,96 @@
+"""Annotators and taste in one model: what each comparison's votes say, given who cast them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+from pydantic import Field
+
+from assets.delivery import deliver, rule, schema_checked, standing, usually, with_bounds
+from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.frames import SOFT_LABELS
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import JointParams, LearntAnnotators, judged_ids, last_words, learn_annotators
+from rlhf_pipeline.votes.plots import reliability_plot
+
+SHOWN = ["annotator_id", "n_votes", *(f"{name}{end}" for name in ("reliability", "position_bias") for end in ("", "_low", "_high"))]
+
+
+@with_bounds
+class AnnotatorModelConfig(JointParams, dg.Config):
+    """How the joint model is fitted, and to which votes."""
+
+    up_to_seq: int | None = Field(
+        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all votes there are"
+    )
+
+
+@dg.asset(**standing("annotator_model", "learn", "parquet", "mlflow"))
+@schema_checked
+def annotator_model(
+    context: dg.AssetExecutionContext,
+    config: AnnotatorModelConfig,
+    votes: pd.DataFrame,
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+) -> Iterator[Any]:
+    """A soft label of every judged comparison, from reliabilities, leanings and utilities learnt together from the votes of all days.
+
+    Without a judgement by people there is no label and nothing to say of anybody: the frame is empty.
+    """
+    cast, up_to_seq = last_words(votes, up_to_seq=config.up_to_seq), config.up_to_seq
+    try:
+        learnt = learn_annotators(
+            cast,
+            store.comparisons.with_ids(judged_ids(cast)),
+            efforts=store.votes.efforts(up_to_seq=up_to_seq),
+            passes=store.votes.repeat_passes(cast["day"].unique().tolist(), up_to_seq=up_to_seq),
+            params=config,
+        )
+    except NotEnoughVotes as none:
+        yield from deliver(context, registry, SOFT_LABELS.empty(), metrics={"n_annotators": 0}, headline=str(none))
+        return
+    model, figures = learnt.model, learnt.figures
+    yield from deliver(
+        context,
+        registry,
+        model.labels,
+        metrics=_metrics(learnt),
+        checks=[
+            rule("the fit converged", model.is_converged, f"No end after {model.n_iterations} iterations: raise max_iterations."),
+            rule(
+                "most annotators do better than a coin",
+                (figures["reliability"] > 0.5).mean() > 0.5,
+                f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no better than a coin: look at the least reliable.",
+            ),
+        ],
+        usual=[usually("expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8)],
+        headline=f"{len(model.labels)} soft labels from {len(figures)} annotators; alpha {learnt.alpha or 'unknown: nothing overlaps'}",
+        rows=figures[SHOWN],
+        figures={"annotators": reliability_plot(figures)},
+        texts={
+            "annotators.csv": figures.to_csv(index=False),
+            "annotator_model.json": learnt.report().model_dump_json(indent=1),
+            "pairwise_kappa.csv": learnt.kappas.to_csv(index=False),
+        },
+    )
+
+
+def _metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
+    model, figures = learnt.model, learnt.figures
+    return {
+        "n_annotators": len(figures),
+        "n_comparisons": len(model.labels),
+        "n_votes": int(figures["n_votes"].sum()),
+        "n_doubtful": int((figures["reliability_low"] <= 0.5).sum()),
+        "least_reliability": float(figures["reliability"].min()),
+        "median_reliability": float(figures["reliability"].median()),
+        "discrimination": model.discrimination,
+        "krippendorff_alpha": learnt.alpha.value if learnt.alpha else None,
+        "fleiss_kappa": learnt.kappa.value if learnt.kappa else None,
+        "mean_certainty": float((model.labels["p_a"] - 0.5).abs().mean() + 0.5),
+        "is_converged": float(model.is_converged),
+        "n_iterations": model.n_iterations,
+    }

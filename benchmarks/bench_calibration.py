@@ -1,0 +1,204 @@
+"""Calibration where the truth is known: how often its tests fire, what a calibrator mends, how near the noise ceiling is found. Prints tables.
+
+    python benchmarks/bench_calibration.py [--seeds 200] [--bound 0.05]
+
+Simulated: a comparison's true log odds are normal, a vote is one draw, and a model states those log odds with an error and a boldness of
+its own. Needs no data, no model and no key. Everything is computed by the parts the pipeline uses; three seeds, median and range, and
+95 % intervals of the first seed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+import pandas as pd  # noqa: E402
+
+from benchmarks.measuring import Limits, table  # noqa: E402
+from rlhf_pipeline.calibration import (  # noqa: E402
+    CalibrationThresholds,
+    calibrate,
+    ece_lower_bound,
+    overconfidence_test,
+)
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
+from rlhf_pipeline.records import CalibrationReport  # noqa: E402
+from rlhf_pipeline.reward_model import preference_probability  # noqa: E402
+from rlhf_pipeline.votes import ceilings  # noqa: E402
+from rlhf_pipeline.votes.intervals import wilson_bounds  # noqa: E402
+from tests.unit.votes.simulated import votes_of  # noqa: E402
+
+Floats = npt.NDArray[np.float64]
+
+SEEDS = (0, 1, 2)
+N_OF_TRIGGER, AT_MOST, AT_LEAST = 200, 0.05, 0.90
+HOLDOUT, FALL = 2000, 0.30
+FLIPS, N_REPEATS, POINTS = 0.15, 450, 0.03
+
+
+def world(seed: int, n: int, *, boldness: float, sd: float, votes: int = 1) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """Stated probabilities of n votes, what these were, and which comparison each is of; `sd` of the true log odds."""
+    rng = np.random.default_rng(seed)
+    of = np.arange(n) // votes
+    log_odds = rng.normal(0, sd, of.max() + 1)[of]
+    return preference_probability(boldness * log_odds), (rng.random(n) < preference_probability(log_odds)).astype(np.float64), of
+
+
+def trigger(limits: Limits, n_seeds: int) -> None:
+    """How often the tests of a day fire: of the slope as it triggers retraining, and of the ECE's lower bound beside it."""
+    level = CalibrationThresholds().slope_level
+    rows: list[tuple[object, ...]] = []
+    for boldness in (1.0, 1.5, 2.0):
+        for sd, votes in ((1.0, 1), (1.5, 1), (2.0, 1), (1.5, 2)):
+            days = [world(seed, N_OF_TRIGGER, boldness=boldness, sd=sd, votes=votes) for seed in range(n_seeds)]
+            fired = [overconfidence_test(p, y, groups=of, level=level).fires for p, y, of in days]
+            ece = [ece_lower_bound(p, y, groups=of) > CalibrationThresholds().ece_at_most for p, y, of in days]
+            rows.append((f"× {boldness:g}", sd, votes, _share(fired), _share(ece)))
+            if boldness != 1.5:
+                share, which = float(np.mean(fired)), f"log odds × {boldness:g}, sd {sd:g}, {votes} votes a comparison"
+                held = share <= AT_MOST if boldness == 1.0 else share >= AT_LEAST
+                bar = f"at most {AT_MOST:.0%}" if boldness == 1.0 else f"at least {AT_LEAST:.0%}"
+                limits.judge(held, f"{which}: the slope test fires on {share:.1%} of {n_seeds} streams of {N_OF_TRIGGER} votes, {bar}")
+    table(
+        f"Streams of {N_OF_TRIGGER} votes that fire, {n_seeds} seeds, with the 95 % interval of that share",
+        (
+            "stated log odds",
+            "sd of the true ones",
+            "votes a comparison",
+            f"slope below 1, one-sided at {level:g}",
+            "ECE's lower bound above 0.05",
+        ),
+        rows,
+    )
+
+
+class Stating:
+    """A reward model that states `boldness` times what it believes of each text."""
+
+    def __init__(self, beliefs: dict[str, float], boldness: float) -> None:
+        self.beliefs, self.boldness = beliefs, boldness
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str], **_: object) -> Floats:
+        return self.boldness * np.array([self.beliefs[text] for text in completions])
+
+
+def holdout(seed: int, boldness: float) -> CalibrationReport:
+    """2,000 comparisons of three votes to calibrate on and 2,000 to judge on, two of a prompt, by a model that errs."""
+    rng = np.random.default_rng(seed)
+    n = 2 * HOLDOUT
+    odds = rng.normal(0, 1.2, n)
+    beliefs = odds + rng.normal(0, 0.5, n)
+    n_a = rng.binomial(3, preference_probability(odds))
+    is_a = n_a >= 2
+    names = [f"c{i:05d}" for i in range(n)]
+    pairs = pd.DataFrame(
+        {
+            "day": "2026-01-01", "comparison_id": names, "prompt_id": [f"p{i // 2}" for i in range(n)], "prompt": "q",
+            "chosen": [f"{c} {'a' if a else 'b'}" for c, a in zip(names, is_a, strict=True)],
+            "rejected": [f"{c} {'b' if a else 'a'}" for c, a in zip(names, is_a, strict=True)],
+            "margin": 0.5, "agreement": np.maximum(n_a, 3 - n_a) / 3, "n_votes": 3, "chosen_side": np.where(is_a, "a", "b"),
+            "annotator_kind": "simulated", "category": "factual", "split": np.where(np.arange(n) < HOLDOUT, "calib", "test"),
+            "max_seq": np.arange(1, n + 1),
+        }
+    )  # fmt: skip
+    told = {f"{c} a": float(b) for c, b in zip(names, beliefs, strict=True)} | {f"{c} b": 0.0 for c in names}
+    return calibrate(check_frame(pairs, PREFERENCE_PAIRS), Stating(told, boldness), reward_model_label="simulated@1", data_hash="")[1]  # type: ignore[arg-type]
+
+
+def mended(limits: Limits, bound: float) -> None:
+    rows: list[tuple[object, ...]] = []
+    for boldness in (1.0, 2.0, 3.0):
+        reports = [holdout(seed, boldness) for seed in SEEDS]
+        first = reports[0]
+        before, after = ([_ece(r, which) for r in reports] for which in ("raw", "calibrated"))
+        plain = [r.calibrated.ece_equal_mass.value for r in reports]
+        falls = [1 - a / b for a, b in zip(after, before, strict=True)]
+        rows.append(
+            (
+                f"× {boldness:g}", ", ".join(sorted({r.method for r in reports})), _range(before), _range(after), first.calibrated.ece_debiased,
+                _range(plain), first.raw.slope, first.calibrated.slope,
+            )
+        )  # fmt: skip
+        name = f"{HOLDOUT} held-out comparisons, belief × {boldness:g}"
+        ends = first.calibrated.ece_equal_mass
+        limits.judge(
+            float(np.median(plain)) <= bound,
+            f"{name}: ECE after calibration {_range(plain)}, its noise included, one seed with its interval {ends}, at most {bound:g}",
+        )
+        if boldness > 1:
+            limits.judge(float(np.median(falls)) >= FALL, f"{name}: ECE without its noise falls by {_range(falls)}, at least {FALL:.0%}")
+    table(
+        f"Calibrated on {HOLDOUT} comparisons of three votes, judged on {HOLDOUT} others: median [range] of three seeds, and one with its interval",
+        ("stated", "by", "ECE before", "ECE after", "one seed", "after, noise included", "slope before, one seed", "slope after"), rows,
+    )  # fmt: skip
+
+
+def ceiling(limits: Limits, n_seeds: int) -> None:
+    """Annotators who see the better side and take the other by mistake; each judges N_REPEATS comparisons, and again with sides swapped."""
+    rows: list[tuple[object, ...]] = []
+    for n in (N_REPEATS, 2 * N_REPEATS, 4 * N_REPEATS):
+        found = [_from_repeats(seed, n) for seed in range(n_seeds)]
+        values = np.array([value for value, _, _ in found])
+        near = np.abs(values - (1 - FLIPS)) <= POINTS
+        inside = [low <= 1 - FLIPS <= high for _, low, high in found]
+        value, low, high = found[0]
+        rows.append((n, _range(values[: len(SEEDS)]), f"{value:.3f} [{low:.3f}, {high:.3f}]", _share(near), _share(inside)))
+        worst = float(np.abs(values[: len(SEEDS)] - (1 - FLIPS)).max())
+        limits.judge(
+            worst <= POINTS, f"{n} repeats at {FLIPS:.0%} flips: the ceiling is {worst:.3f} off at most in three seeds, limit {POINTS}"
+        )
+    table(
+        f"The noise ceiling from repeats, {1 - FLIPS:.2f} in truth: three seeds, and of {n_seeds} how many come near and whose intervals hold it",
+        ("repeats", "median [range]", "one seed", f"within {POINTS}", "truth inside"), rows,
+    )  # fmt: skip
+
+
+def _from_repeats(seed: int, n: int) -> tuple[float, float, float]:
+    rng = np.random.default_rng(seed)
+    better_is_a = rng.random(n) < 0.5
+    said, again = (better_is_a ^ (rng.random(n) < FLIPS) for _ in range(2))
+    numbers = np.arange(n)
+    first = votes_of(numbers, numbers % 20, np.where(said, "a", "b"), prompt=numbers)
+    # Shown with sides swapped, what was a is b.
+    second = first.assign(
+        repeat_of=first["comparison_id"], comparison_id="r" + first["comparison_id"], vote_id="r" + first["vote_id"],
+        seq=first["seq"] + n, choice=np.where(again, "b", "a"),
+    )  # fmt: skip
+    row = ceilings(pd.concat([first, second], ignore_index=True)).iloc[0]
+    return float(row["from_repeats"]), float(row["from_repeats_low"]), float(row["from_repeats_high"])
+
+
+def _ece(report: CalibrationReport, which: str) -> float:
+    found = getattr(report, which).ece_debiased
+    assert found is not None
+    return float(found.value)
+
+
+def _share(fired: Sequence[bool] | npt.NDArray[np.bool_]) -> str:
+    low, high = wilson_bounds(float(np.mean(fired)), len(fired))
+    return f"{np.mean(fired):.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _range(values: Sequence[float] | Floats) -> str:
+    return f"{np.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--bound", type=float, default=0.05, help="what the ECE of a calibrated model may be")
+    given = parser.parse_args()
+    limits = Limits()
+    trigger(limits, given.seeds)
+    mended(limits, given.bound)
+    ceiling(limits, given.seeds)
+    return limits.told()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

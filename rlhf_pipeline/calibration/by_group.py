@@ -1,0 +1,121 @@
+"""Calibration source by source and category by category. Knows arrays, and names of groups; knows no model and no storage.
+
+A model can be overconfident on one source and timid on another and look calibrated over both. Of a small group little can be known, so
+every figure of a group comes with its interval, and below MIN_PAIRS there is none: a bare number would be read as knowledge.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.calibration.metrics import Floats
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
+from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes.intervals import BootstrapParams
+
+MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
+OWN = "this project"  # comparisons that were imported from nowhere
+
+Groups = Mapping[str, Mapping[str, str]]  # what is grouped by -> comparison id -> group
+Ceilings = Mapping[str, Mapping[str, Interval]]  # the same -> group -> noise ceiling
+
+
+def groups_of(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a column that is not there groups nothing.
+
+    Raises FrameError without comparison ids.
+    """
+    if "comparison_id" not in comparisons:
+        raise FrameError("Comparisons to group by have no column comparison_id. Give rows of COMPARISONS.")
+    ids = comparisons["comparison_id"].tolist()
+    return {
+        by: {str(i): OWN if pd.isna(name) else str(name) for i, name in zip(ids, comparisons[by], strict=True)}
+        for by in ("source", "category")
+        if by in comparisons
+    }
+
+
+def ceilings_by_group(votes: pd.DataFrame, groups: Groups) -> dict[str, dict[str, Interval]]:
+    """The noise ceiling of each group's own VOTES; groups without overlapping votes are left out. Raises FrameError."""
+    named = {by: votes["comparison_id"].map(dict(names)) for by, names in groups.items()}
+    found = {
+        by: {str(name): noise_ceiling(votes[group == name]) for name in sorted(group.dropna().unique())} for by, group in named.items()
+    }
+    return {by: {name: ceiling for name, ceiling in of.items() if ceiling is not None} for by, of in found.items()}
+
+
+def calibration_by_group(
+    calibrated: Any,
+    outcomes: Any,
+    comparison_ids: Sequence[str] | npt.NDArray[Any],
+    groups: Groups,
+    *,
+    raw: Any = None,
+    weights: Any = None,
+    clusters: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ceilings: Ceilings | None = None,
+    params: BootstrapParams | None = None,
+) -> tuple[GroupCalibration, ...]:
+    """All measures of each group, by name of the grouping and then largest first; rows of comparisons without a group are left out.
+
+    `calibrated` and `raw` are P(a preferred), (n,), `outcomes` 1 where a was; rows of one of `clusters` (prompts; else comparisons) are
+    drawn together. Raises InvalidScores and NotEnoughData as the metrics do.
+    """
+    ids = np.asarray(comparison_ids, dtype=object)
+    drawn_together = ids if clusters is None else np.asarray(clusters, dtype=object)
+    y = np.asarray(outcomes, dtype=np.float64)
+    w = np.ones(len(ids)) if weights is None else np.asarray(weights, dtype=np.float64)
+
+    def measured(p: Any, inside: npt.NDArray[np.bool_], n: int) -> CalibrationMetrics | None:
+        if p is None or n < MIN_PAIRS:
+            return None
+        return calibration_metrics(_part(p, inside), y[inside], weights=w[inside], groups=drawn_together[inside], n=n, params=params)
+
+    def found() -> Iterator[GroupCalibration]:
+        for by, name, inside, n in _members(ids, groups):
+            judged = measured(calibrated, inside, n)
+            bins = (
+                reliability_table(_part(calibrated, inside), y[inside], weights=w[inside], groups=drawn_together[inside], params=params)
+                if judged is not None
+                else ()
+            )
+            yield GroupCalibration(
+                by=by,
+                group=name,
+                n=n,
+                raw=measured(raw, inside, n),
+                calibrated=judged,
+                calibrated_bins=bins,
+                noise_ceiling=(ceilings or {}).get(by, {}).get(name),
+            )
+
+    return tuple(found())
+
+
+HEADER = ("grouped by", "group", "comparisons", "accuracy", "noise ceiling", "ECE without its noise", "calibration slope")
+
+
+def group_cells(group: GroupCalibration) -> list[str]:
+    """A group as a row under HEADER: each figure with its interval, or words."""
+    m = group.calibrated
+    figures = [None, None, None] if m is None else [m.accuracy, m.ece_debiased, m.slope]
+    accuracy, ece, slope = ("too few" if figure is None else str(figure) for figure in figures)
+    ceiling = "unknown: no two votes overlap" if group.noise_ceiling is None else str(group.noise_ceiling)
+    return [group.by, group.group, str(group.n), accuracy, ceiling, ece, slope]
+
+
+def _members(ids: npt.NDArray[Any], groups: Groups) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], int]]:
+    for by, names in groups.items():
+        of_row = pd.Series(ids).map(dict(names))
+        sizes = pd.Series(ids).groupby(of_row).nunique().sort_values(ascending=False, kind="stable")
+        for name, n in sizes.items():
+            yield by, str(name), (of_row == name).to_numpy(dtype=bool), int(n)
+
+
+def _part(p: Any, inside: npt.NDArray[np.bool_]) -> Floats:
+    return np.asarray(p, dtype=np.float64)[inside]

@@ -1,0 +1,130 @@
+"""`rlhf reward predict`: which of two completions people would prefer. Knows lines of text and JSON; the answer is the champion's."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from rlhf_pipeline.champions import Judge, PairPrediction, Question
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.models import find_version
+from rlhf_pipeline.cli.showing import bar
+from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
+from rlhf_pipeline.errors import ConfigurationError, DatasetError, ModelNotFound
+
+FIELDS = ("prompt", "completion_a", "completion_b")
+AT_ONCE = 512  # pairs between two writes: what was predicted before a kill stays
+
+
+def predict(
+    interactive: Annotated[bool, typer.Option("--interactive", help="Ask for prompt and completions, one pair after another.")] = False,
+    input: Annotated[
+        Path | None, typer.Option(help="JSONL file, an object with prompt, completion_a and completion_b a line; other fields are kept.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME@VERSION", help="Which reward model; default the champion.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to append to; default data/predictions.jsonl below RLHF_HOME.")] = None,
+) -> None:
+    """The chance that people prefer a, raw and calibrated, with all that it rests on; appended to predictions.jsonl."""
+    if interactive == (input is not None):
+        raise ConfigurationError("Say what to predict: either --interactive, or --input FILE.jsonl.")
+    workspace = Workspace.here()
+    workspace.require_initialised()
+    path = out or TrainingFiles(workspace.settings.home).predictions
+    questions = [] if input is None else read_questions(input)  # before a model is loaded for a file that cannot be read
+    judge = judge_named(workspace, model)
+    n = Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path) if input is None else predict_all(judge, questions, path)
+    typer.echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
+
+
+def judge_named(workspace: Workspace, label: str | None) -> Judge:
+    """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound, ConfigurationError."""
+    version = None
+    if label is not None:
+        kind, version = find_version(workspace.registry, label)
+        if kind != "reward_model":
+            raise ConfigurationError(f"{label} is a {kind}; predictions are made by reward models. `rlhf models list` shows them.")
+    judge = workspace.champions.judge(version)
+    if judge is None:
+        raise ModelNotFound(
+            "There is no champion reward model yet. Fit one: rlhf votes prepare, rlhf reward train, rlhf reward calibrate; or run `learning`."
+        )
+    return judge
+
+
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    """Raises NotEnoughData, DatasetError naming line and field."""
+    rows = read_lines(path, "file of pairs", f"Write one with {', '.join(FIELDS)} a line.")
+    for number, row in enumerate(rows, start=1):
+        for name in FIELDS:
+            if not isinstance(row.get(name), str):
+                found = "is missing" if name not in row else f"is {row[name]!r:.40}, no text"
+                raise DatasetError(f"{path}, object {number}: {name} {found}. Every line needs {', '.join(FIELDS)}.")
+    return rows
+
+
+def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
+    with bar(f"predictions of {judge.label}") as progress:
+        for start in range(0, len(rows), AT_ONCE):
+            some = rows[start : start + AT_ONCE]
+            answers = judge.predict([Question(**{name: row[name] for name in FIELDS}) for row in some])
+            append_lines(path, (line_of(row, answer) for row, answer in zip(some, answers, strict=True)))
+            progress(start + len(some), len(rows))
+    return len(rows)
+
+
+def line_of(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
+    """What was asked, and the answer with model, calibrator and data it rests on."""
+    found: dict[str, Any] = json.loads(answer.model_dump_json())
+    return {**asked, **found}
+
+
+class Dialogue:
+    """Takes prompt and completions from lines until they end, or a prompt is empty. A line's `\\n` is a line break."""
+
+    def __init__(self, judge: Judge, lines: Iterator[str], out: TextIO):
+        self.judge, self.lines, self.out = judge, lines, out
+
+    def run(self, path: Path) -> int:
+        self.say(f"{self.judge.label}, {self.judge.calibrator_version}. An empty prompt ends; \\n in a line is a line break.")
+        n = 0
+        while (question := self.question()) is not None:
+            (answer,) = self.judge.predict([question])
+            append_lines(path, [line_of(question.model_dump(), answer)])
+            self.say(told(answer))
+            n += 1
+        return n
+
+    def question(self) -> Question | None:
+        """None where nobody asks any more."""
+        prompt = self.ask("prompt> ")
+        if not prompt:
+            return None
+        a, b = self.ask("a> "), self.ask("b> ")
+        return None if a is None or b is None else Question(prompt=prompt, completion_a=a, completion_b=b)
+
+    def ask(self, what: str) -> str | None:
+        print(what, end="", file=self.out, flush=True)
+        line = next(self.lines, None)
+        return None if line is None else line.rstrip("\n").replace("\\n", "\n")
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+
+def told(answer: PairPrediction) -> str:
+    """
+    >>> from datetime import UTC, datetime
+    >>> rest = dict(data_hash=None, data_seq=None, features_hash="f", score_a=1.0, score_b=0.5, predicted_at=datetime(2026, 1, 1, tzinfo=UTC))
+    >>> told(PairPrediction(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62, p_calibrated=0.6, **rest))
+    'a is preferred with 60.0 % (raw 62.0 %), margin 0.500'
+    """
+    p, raw = answer.p_calibrated, answer.p_raw
+    if p == 0.5:
+        return "neither is preferred: 50 %"
+    side = "a" if p > 0.5 else "b"
+    return f"{side} is preferred with {100 * max(p, 1 - p):.1f} % (raw {100 * (raw if side == 'a' else 1 - raw):.1f} %), margin " + (
+        f"{abs(answer.score_a - answer.score_b):.3f}"
+    )

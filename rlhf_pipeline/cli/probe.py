@@ -1,0 +1,167 @@
+"""`rlhf reward probe`: the reward model against people, on predictions that were made before their votes. Knows reflections and pictures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from rlhf_pipeline.calibration import calibration_metrics, reliability_table
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import interval, show, show_json
+from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.reflection import judged_predictions, reflect, reflection_rows
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import noise_ceiling
+
+BARS = 30  # characters of a full bar
+CUT = 60  # characters of a text that is listed
+
+
+def probe(
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME@VERSION", help="Whose predictions; default those of the model that made the newest.")
+    ] = None,
+    bin: Annotated[
+        float | None, typer.Option(min=0.5, max=1.0, help="List the pairs whose stated confidence lies in the bin of this value.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write; default models/reliability_diagram.png below RLHF_HOME.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Bins, or the pairs of one, as JSON.")] = False,
+) -> None:
+    """Stated confidence against the share that was right, with counts and intervals; writes the diagram and meta_reflection_log.jsonl."""
+    workspace = Workspace.here()
+    workspace.store.migrate()
+    files = TrainingFiles(workspace.settings.home)
+    reflections = all_reflections(workspace.store)
+    write_lines(files.reflection_log, reflection_rows(reflections))
+    label = _whose(reflections, model)
+    mine = reflections[reflections["reward_model"] == label]
+    rows = judged_predictions(mine)
+    if rows.empty:
+        raise NotEnoughData(
+            f"{label} predicted {len(mine)} comparisons, and nobody has preferred a side of one since. Collect votes on them."
+        )
+    bins = reliability_table(rows["p"], rows["outcome"], groups=rows["group"])
+    if bin is not None:
+        _list_bin(mine, _bin_of(bins, bin), workspace.store, as_json=as_json)
+        return
+    metrics = calibration_metrics(rows["p"], rows["outcome"], groups=rows["group"])
+    ceiling = noise_ceiling(workspace.store.votes.on(mine["comparison_id"].unique().tolist()))
+    picture = out or files.reliability_diagram
+    write_whole(picture, diagram(bins, metrics, ceiling, title=f"{label} against {len(rows):,} later votes"))
+    if as_json:
+        show_json([found.model_dump(mode="json") for found in bins])
+        return
+    show(
+        [_shown(found) for found in bins],
+        title=f"{label} against {len(rows):,} votes cast after its predictions",
+        empty="",
+        caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps'}; "
+        f"ECE {metrics.ece_equal_mass}, Brier {metrics.brier}",
+    )
+    typer.echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
+    typer.echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
+
+
+def all_reflections(store: Store) -> pd.DataFrame:
+    """REFLECTIONS of every prediction there is. Raises NotEnoughData before the first one."""
+    predictions = store.predictions.for_days(store.predictions.days())
+    if predictions.empty:
+        raise NotEnoughData(
+            "No comparison was predicted before its votes yet: that takes a champion reward model and comparisons published since. "
+            "Run the `collection` job, or `rlhf replay` imported days."
+        )
+    parts = [
+        reflect(of_model, store.votes.on(of_model["comparison_id"].tolist()), strict=False)
+        for _, of_model in predictions.groupby("reward_model", sort=True)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling: Interval | None, *, title: str) -> bytes:
+    """The reliability diagram as PNG, with counts below and the noise ceiling across."""
+    from io import BytesIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    top.plot([0.5, 1], [0.5, 1], color="0.6", linestyle="--", label="perfect")
+    x, y = [b.mean_confidence for b in bins], [b.accuracy for b in bins]
+    errors = [[max(0.0, b.accuracy - b.accuracy_low) for b in bins], [max(0.0, b.accuracy_high - b.accuracy) for b in bins]]
+    top.errorbar(x, y, yerr=errors, marker="o", capsize=3, label=f"ECE {metrics.ece_equal_mass}")
+    if ceiling is not None:
+        top.axhline(ceiling.value, color="tab:red", linewidth=0.8, label=f"noise ceiling {ceiling}")
+    top.set(ylabel="share predicted right", ylim=(0, 1.02), title=title)
+    top.legend(loc="lower right", fontsize="small")
+    middles = [(b.low + b.high) / 2 for b in bins]
+    bottom.bar(middles, [b.n for b in bins], width=0.04)
+    for middle, found in zip(middles, bins, strict=True):
+        bottom.annotate(f"{found.n}", (middle, found.n), ha="center", va="bottom", fontsize="x-small")
+    bottom.set(xlabel="stated confidence", ylabel="votes", xlim=(0.49, 1.01), ylim=(0, 1.25 * max(b.n for b in bins)))
+    png = BytesIO()
+    figure.savefig(png, format="png", dpi=110)
+    return png.getvalue()
+
+
+def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:
+    known = reflections.sort_values("predicted_at")["reward_model"]
+    if wanted is None:
+        return str(known.iloc[-1])
+    if wanted not in set(known):
+        counts = ", ".join(f"{name} ({n:,})" for name, n in known.value_counts().sort_index().items())
+        raise ConfigurationError(f"{wanted!r} predicted nothing here. There are predictions of {counts}.")
+    return wanted
+
+
+def _bin_of(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
+    inside = [found for found in bins if found.low <= value < found.high or (value == 1.0 and found.high == 1.0)]
+    if not inside:
+        there = ", ".join(f"{found.low:.2f}-{found.high:.2f}" for found in bins)
+        raise NotEnoughData(f"No vote lies in the bin of {value:g}. There are votes in {there}.")
+    return inside[0]
+
+
+def _shown(found: ReliabilityBin) -> dict[str, str]:
+    return {
+        "confidence": f"{found.low:.2f}-{found.high:.2f}",
+        "votes": f"{found.n:,}",
+        "stated": f"{found.mean_confidence:.3f}",
+        "right": interval(found.accuracy, found.accuracy_low, found.accuracy_high),
+        "": "#" * round(BARS * found.accuracy),
+    }
+
+
+def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
+    """The votes of a bin with what they are on, the wrong ones first."""
+    sided = mine[mine["is_error"].notna()]
+    confidence = sided["p_calibrated"].where(sided["p_calibrated"] >= 0.5, 1 - sided["p_calibrated"])
+    inside = sided[(confidence >= wanted.low) & ((confidence < wanted.high) | (wanted.high == 1.0))]
+    inside = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(["wrong", "seq"], ascending=[False, True])
+    shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index("comparison_id")
+    texts = shown[["prompt", "completion_a", "completion_b"]].loc[inside["comparison_id"]].reset_index(drop=True)
+    listed = pd.concat(
+        [inside[["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]].reset_index(drop=True), texts], axis=1
+    )
+    if as_json:
+        show_json(listed)
+        return
+    rows = [
+        {
+            "comparison": str(row.comparison_id)[:16],
+            "P(a)": f"{row.p_calibrated:.3f}",
+            "vote": f"{row.choice}{' wrong' if row.wrong else ''}",
+            **{name: _cut(getattr(row, name)) for name in ("prompt", "completion_a", "completion_b")},
+        }
+        for row in listed.itertuples()
+    ]
+    title = f"{len(rows)} votes at a confidence of {wanted.low:.2f} to {wanted.high:.2f}, {int(listed['wrong'].sum())} predicted wrong"
+    show(rows, title=title, empty="")
+
+
+def _cut(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= CUT else f"{line[: CUT - 1]}…"

@@ -1,0 +1,57 @@
+"""How commands show what they have: tables that a pipe does not squeeze, JSON for programs, bars for what takes long."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+
+from rlhf_pipeline import protocols
+
+
+def console() -> Console:
+    """A pipe has no width: tables would be squeezed into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def show(rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: str | None = None) -> None:
+    """A table of texts; without rows, the sentence that says why there are none and what makes some."""
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(*rows[0], title=title, caption=caption)
+    for row in rows:
+        table.add_row(*row.values())
+    console().print(table)
+
+
+def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> None:
+    """One JSON array; missing values as null, times in ISO 8601."""
+    if isinstance(rows, pd.DataFrame):
+        rows = json.loads(rows.to_json(orient="records", date_format="iso", date_unit="us", double_precision=15, force_ascii=False))
+    typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+
+
+def interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
+    """`0.912 [0.871, 0.947]`; a dash where nothing was measured."""
+    return "-" if pd.isna(value) else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+@contextmanager
+def bar(what: str) -> Iterator[protocols.Progress]:
+    """A Progress that draws itself on standard error where somebody watches, and nothing elsewhere."""
+    watched = Console(stderr=True)
+    columns = (TextColumn(what), *Progress.get_default_columns()[1:], TextColumn("{task.description}"))
+    with Progress(*columns, console=watched, transient=True, disable=not watched.is_terminal) as drawn:
+        task = drawn.add_task("", total=None)
+
+        def progress(done: int, total: int, note: str = "") -> None:
+            drawn.update(task, completed=done, total=total or None, description=note)
+
+        yield progress

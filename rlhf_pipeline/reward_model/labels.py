@@ -1,0 +1,87 @@
+"""What a reward model learns from each pair: votes, their majority, or the annotator model. Knows PREFERENCE_PAIRS; knows no model."""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
+from rlhf_pipeline.reward_model.losses import LossParams, Targets
+
+Floats = npt.NDArray[np.float64]
+Label = Literal["votes", "majority", "annotators"]
+
+
+class LabelParams(LossParams):
+    """Which label is learnt, by which loss."""
+
+    label: Label = Field(
+        default="votes",
+        description="votes: the share of votes for each side (probabilities of one vote); majority: its side as if it were certain; "
+        "annotators: the annotator model's soft label, which knows who voted",
+    )
+
+
+def with_soft_labels(pairs: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFrame:
+    """`pairs` with the annotator model's P(chosen preferred) in `soft_label`, joined by comparison; missing where it knows nothing.
+
+    `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less likely one there. Raises FrameError
+    for frames that break their schema.
+    """
+    pairs, labels = check_frame(pairs, PREFERENCE_PAIRS), check_frame(labels, SOFT_LABELS)
+    p_a = pairs["comparison_id"].map(labels.set_index("comparison_id")["p_a"]).astype("float64")
+    return check_frame(pairs.assign(soft_label=p_a.where(pairs["chosen_side"] == "a", 1 - p_a)), PREFERENCE_PAIRS)
+
+
+def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
+    """The targets of `pairs` in their order, chosen first.
+
+    Raises NotEnoughData where label is annotators and no pair has a soft label, FrameError naming the first that lacks one where others
+    have it: half the pairs learnt one way and half another would be no label at all.
+    """
+    agreement = pairs["agreement"].to_numpy(dtype=np.float64)
+    n_ties = _numbers(pairs, "n_ties")
+    judged = np.maximum(pairs["n_votes"].to_numpy(dtype=np.float64) + n_ties, 1.0)
+    strength = pairs["margin"].to_numpy(dtype=np.float64)
+    if params.label == "majority":
+        p = np.where(agreement > 0.5, 1.0, 0.5)
+        return Targets(p, ties=(n_ties > judged / 2).astype(np.float64), strength=strength)
+    return Targets(_soft(pairs) if params.label == "annotators" else agreement, ties=n_ties / judged, strength=strength)
+
+
+def vote_weights(pairs: pd.DataFrame, params: LabelParams) -> Floats:
+    """How much each pair says, (n,): the judgements it rests on where a share or a soft label is learnt, ties among them only where these
+    say something (davidson, the annotator model's labels); 1 where the preferred side is taken as certain."""
+    if params.label == "majority" or params.loss in ("bradley_terry", "margin"):
+        return np.ones(len(pairs))
+    n_votes = pairs["n_votes"].to_numpy(dtype=np.float64)
+    with_ties = params.label == "annotators" or params.loss == "davidson"
+    return np.asarray(n_votes + _numbers(pairs, "n_ties") if with_ties else n_votes, dtype=np.float64)
+
+
+def _soft(pairs: pd.DataFrame) -> Floats:
+    labels = _column(pairs, "soft_label")
+    missing = np.isnan(labels)
+    if missing.all() and len(pairs):
+        raise NotEnoughData("No pair has a soft label. Hand in `soft_labels` of the annotator model, or learn label votes or majority.")
+    if missing.any():
+        row = int(missing.argmax())
+        raise FrameError(
+            f"{int(missing.sum())} of {len(pairs)} pairs have no soft label, first {pairs['comparison_id'].iloc[row]}. "
+            "Fit the annotator model on the votes of all these days, or learn label votes or majority."
+        )
+    return labels
+
+
+def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
+    return np.nan_to_num(_column(pairs, name))
+
+
+def _column(pairs: pd.DataFrame, name: str) -> Floats:
+    """An optional column, NaN where it is missing."""
+    if name not in pairs:
+        return np.full(len(pairs), np.nan)
+    return np.asarray(pairs[name].to_numpy(dtype=np.float64, na_value=np.nan))

@@ -1,0 +1,164 @@
+"""What a margin costs, given what people said of the pair. Knows arrays (NumPy or torch); knows no model and no texts.
+
+A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every loss here.
+
+    bradley_terry   -log logistic(m) of the side that was preferred, as if it were certain (Bradley and Terry 1952)
+    soft            cross-entropy with the share p for the first: -p log logistic(m) - (1 - p) log logistic(-m)
+    margin          bradley_terry that is content only once m exceeds the strength people felt (Touvron et al. 2023, section 3.2.2)
+    davidson        first, second and tie with weights exp(m/2), exp(-m/2) and tie width (Davidson 1970); the width is learnt
+
+`pair_losses` takes NumPy arrays or torch tensors alike, and gives back the same (autograd goes through it); `slopes` are its derivatives
+in closed form.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.errors import ConfigurationError
+
+Floats = npt.NDArray[np.float64]
+
+LossName = Literal["bradley_terry", "soft", "margin", "davidson"]
+LOSSES: tuple[LossName, ...] = get_args(LossName)
+FIRST_LOG_TIE_WIDTH = 0.0  # a third of all judgements between equals are ties; where the search for the width starts
+
+
+class LossParams(BaseModel):
+    """Which loss, and what it takes."""
+
+    loss: LossName = Field(
+        default="soft",
+        description="bradley_terry: the preferred side as if certain; soft: the label's share for each side; margin: as bradley_terry, "
+        "but ahead by the strength people felt; davidson: ties as a third outcome",
+    )
+    margin_scale: float = Field(default=1.0, ge=0, le=20, description="Loss margin: logits that a vote of full strength is to be ahead by")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What people said of each pair, (n,) each, NumPy or torch as the margins are.
+
+    `p` is the share for the first side among those who took one, 0 to 1; `ties` the share of all judgements that were ties (0 where
+    None); `strength` how strongly the preferred side was felt, 0 to 1 (0 where None).
+    """
+
+    p: Any
+    ties: Any = None
+    strength: Any = None
+
+    def rows(self, mask: Any) -> "Targets":
+        """Those of the rows in `mask` (a mask, an index or a slice)."""
+        parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
+        return replace(self, **{name: part[mask] for name, part in parts.items() if part is not None})
+
+    def to_torch(self, *, dtype: Any = None, device: Any = None) -> "Targets":
+        """The same as tensors, float32 unless told."""
+        import torch
+
+        parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
+        made = {
+            name: torch.tensor(np.array(part), dtype=dtype or torch.float32, device=device)
+            for name, part in parts.items()
+            if part is not None
+        }
+        return replace(self, **made)
+
+
+def pair_losses(margins: Any, targets: Targets, params: LossParams, *, log_tie_width: Any = None) -> Any:
+    """Loss of each row (n,) in nats, unweighted; >= 0, 0 only for certainty that was right.
+
+    `log_tie_width` (a number or a tensor of one) is needed by davidson alone, which learns it beside the weights. Raises
+    ConfigurationError where it is missing.
+
+    >>> float(pair_losses(np.zeros(1), Targets(np.ones(1)), LossParams(loss="bradley_terry"))[0])
+    0.6931471805599453
+    """
+    if params.loss == "davidson":
+        return _davidson(margins, targets, _width(log_tie_width))
+    p, shift = _target(margins, targets, params)
+    return p * _softplus(shift - margins) + (1 - p) * _softplus(shift + margins)
+
+
+def slopes(margins: Floats, targets: Targets, params: LossParams, *, log_tie_width: float | None = None) -> tuple[Floats, Floats]:
+    """Derivatives of `pair_losses` by each margin and by the logarithm of the tie width (0 but for davidson), NumPy only, (n,) each."""
+    m = np.asarray(margins, dtype=np.float64)
+    if params.loss == "davidson":
+        width = _width(log_tie_width)
+        first, second, tie = _chances(m, width)
+        ties = _ties(m, targets)
+        return 0.5 * (first - second) - (1 - ties) * (np.asarray(targets.p) - 0.5), tie - ties
+    p, shift = _target(m, targets, params)
+    return (1 - p) * _logistic(m + shift) - p * _logistic(shift - m), np.zeros_like(m)
+
+
+def tie_chance(margins: Floats, log_tie_width: float) -> Floats:
+    """Davidson's P(tie) of each margin, (n,)."""
+    return _chances(np.asarray(margins, dtype=np.float64), log_tie_width)[2]
+
+
+def weighted_mean(losses: Any, weights: Any = None) -> Any:
+    """Mean of `losses` by `weights`, in their own kind of array."""
+    return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
+
+
+def _target(m: Any, targets: Targets, params: LossParams) -> tuple[Any, Any]:
+    """The share to learn, and by how much the preferred side is to be ahead."""
+    if params.loss == "soft":
+        return targets.p, 0.0
+    xp = _library(m)
+    certain = 0.5 + 0.5 * xp.sign(targets.p - 0.5)  # half each where people were split evenly
+    if params.loss == "bradley_terry" or targets.strength is None:
+        return certain, 0.0
+    return certain, params.margin_scale * targets.strength
+
+
+def _davidson(m: Any, targets: Targets, log_width: Any) -> Any:
+    ties = _ties(m, targets)
+    sided = (1 - ties) * (targets.p - 0.5) * m  # p · m/2 - (1 - p) · m/2
+    return _log_total(m, log_width) - sided - ties * log_width
+
+
+def _log_total(m: Any, log_width: Any) -> Any:
+    """log(exp(m/2) + exp(-m/2) + width), without overflow."""
+    xp = _library(m)
+    return xp.logaddexp(xp.logaddexp(m / 2, -m / 2), log_width + xp.zeros_like(m))
+
+
+def _chances(m: Floats, log_width: float) -> tuple[Floats, Floats, Floats]:
+    """Davidson's chances of first, second and tie."""
+    total = _log_total(m, log_width)
+    return np.exp(m / 2 - total), np.exp(-m / 2 - total), np.exp(log_width - total)
+
+
+def _ties(m: Any, targets: Targets) -> Any:
+    return _library(m).zeros_like(m) if targets.ties is None else targets.ties
+
+
+def _width(log_tie_width: Any) -> Any:
+    if log_tie_width is None:
+        raise ConfigurationError(
+            "The loss davidson needs the logarithm of the tie width. Hand in `log_tie_width`, learnt with the weights."
+        )
+    return log_tie_width
+
+
+def _softplus(x: Any) -> Any:
+    xp = _library(x)
+    return xp.logaddexp(xp.zeros_like(x), x)
+
+
+def _logistic(x: Floats) -> Floats:
+    return np.asarray(0.5 * (1 + np.tanh(x / 2)), dtype=np.float64)
+
+
+def _library(x: Any) -> Any:
+    """NumPy for its arrays, torch for its tensors: both name these functions alike."""
+    if isinstance(x, np.ndarray):
+        return np
+    import torch
+
+    return torch

@@ -1,0 +1,280 @@
+"""A transformer with one score per text: backbone, pooling, head. Knows transformers and peft; knows no pairs and no training."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.protocols import Progress, silent
+
+Floats = npt.NDArray[np.float64]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+# Padding included. Larger batches leave the processor's cache, see `encoder`; a GPU wants them large.
+TOKENS_PER_BATCH = {"cpu": 512, "cuda": 32_768}
+HEAD_SD = 0.02
+
+
+class NetworkParams(BaseModel):
+    """What the network is made of."""
+
+    adapter: Literal["none", "lora"] = Field(
+        default="none", description="none: all weights are trained; lora: low-rank adapters and the head alone, for causal language models"
+    )
+    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the adapters")
+    lora_alpha: float = Field(default=32.0, gt=0, le=4096, description="Their scale is this over the rank")
+    pooling: Literal["auto", "mean", "last"] = Field(
+        default="auto",
+        description="What of a text the head sees: the mean over its tokens, or its last token; auto = last for a causal model",
+    )
+    frozen_layers: int = Field(
+        default=0, ge=0, le=200, description="Lowest layers kept as they are, and the token embeddings below them; 0 trains everything"
+    )
+
+
+def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
+    """The backbone in `folder` with a new head, drawn by `seed`, on the CPU in float32, dropout off.
+
+    Raises ModelError where the folder holds no transformers backbone, ConfigurationError (peft missing, layers that are not there).
+    """
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModel
+
+    try:
+        with quiet_libraries():
+            backbone = AutoModel.from_pretrained(folder, dtype=torch.float32)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
+        raise ModelError(f"The backbone in {folder} cannot be loaded ({type(cause).__name__}: {cause}). Fetch it again.") from cause
+    return wrap_backbone(backbone, params, seed=seed)
+
+
+def empty_network(folder: Path, params: NetworkParams) -> Any:
+    """The network of the configuration in `folder`, for weights that are yet to come. Raises ModelError without one."""
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is thrown away
+            backbone = AutoModel.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise ModelError(f"{folder} holds no configuration of a network ({cause}). Fetch the model version again.") from cause
+    return wrap_backbone(backbone, params, seed=0)
+
+
+def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
+    """A network around a backbone in memory. Raises ConfigurationError as `build_network` does."""
+    import torch
+
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # BERT's own: it was never trained with the sentence encoders
+    is_causal = is_causal_backbone(backbone.config)
+    pooling = params.pooling if params.pooling != "auto" else "last" if is_causal else "mean"
+    _freeze(backbone, params.frozen_layers)
+    if params.adapter == "lora":
+        backbone = _with_adapters(backbone, params, seed)
+    network = network_class()(backbone, pooling)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        network.head.weight.copy_(torch.randn(network.head.weight.shape, generator=generator) * HEAD_SD)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    return network.eval()
+
+
+def usable_device(device: str) -> str:
+    """`device`, or the CPU where that is a GPU which is not there: scores are the same within rounding."""
+    import torch
+
+    return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
+
+
+def is_causal_backbone(config: Any) -> bool:
+    return bool(getattr(config, "is_decoder", False)) or any("CausalLM" in name for name in config.architectures or [])
+
+
+@cache
+def network_class() -> Any:
+    """The class, made when it is first needed: torch and transformers take seconds to import."""
+    import copy
+
+    import torch
+    from transformers import PreTrainedModel
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    class RewardNetwork(PreTrainedModel):  # type: ignore[misc]
+        """Scores (n, 1) of texts; a PreTrainedModel so that TRL's trainer takes it as it is."""
+
+        base_model_prefix = "backbone"
+        main_input_name = "input_ids"
+        supports_gradient_checkpointing = True
+        _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+
+        def __init__(self, backbone: Any, pooling: str) -> None:
+            config = copy.deepcopy(backbone.config)
+            config.num_labels = 1
+            super().__init__(config)
+            self.backbone = backbone
+            self.pooling = pooling
+            # Without bias: a margin would not see it.
+            self.head = torch.nn.Linear(config.get_text_config().hidden_size, 1, bias=False)
+
+        def pooled(self, input_ids: Any, attention_mask: Any) -> Any:
+            """(n, d) in float32; padding, which stands on the right, is not seen."""
+            hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.float()
+            if self.pooling == "last":
+                last = attention_mask.sum(1) - 1
+                return hidden[torch.arange(len(hidden), device=hidden.device), last]
+            mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+            return (hidden * mask).sum(1) / mask.sum(1)
+
+        def forward(self, input_ids: Any, attention_mask: Any, **ignored: Any) -> Any:
+            return SequenceClassifierOutput(logits=self.scores_of(self.pooled(input_ids, attention_mask)))
+
+        def scores_of(self, pooled: Any) -> Any:
+            with torch.autocast(pooled.device.type, enabled=False):
+                return self.head(pooled)
+
+    return RewardNetwork
+
+
+def _freeze(backbone: Any, n_layers: int) -> None:
+    if not n_layers:
+        return
+    layers = next((part for name, part in backbone.named_modules() if name.split(".")[-1] in ("layer", "layers", "h")), None)
+    if layers is None or n_layers > len(layers):
+        n = 0 if layers is None else len(layers)
+        raise ConfigurationError(f"frozen_layers is {n_layers}, but the backbone has {n} layers. Freeze fewer.")
+    frozen = [getattr(backbone, "embeddings", None) or backbone.get_input_embeddings(), *layers[:n_layers]]
+    for part in frozen:
+        part.requires_grad_(False)
+
+
+def _with_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as cause:
+        raise ConfigurationError("adapter is lora, but the package peft is missing: `pip install peft`.") from cause
+    import torch
+
+    config = LoraConfig(r=params.lora_rank, lora_alpha=params.lora_alpha, lora_dropout=0.0, target_modules="all-linear")
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # their start is drawn from torch's global stream
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")  # peft 0.21 asks by the old name
+        torch.manual_seed(seed)
+        return get_peft_model(backbone, config)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """No bars over tensors and no notes on heads that are left out: both are meant."""
+    from transformers.utils import logging
+
+    had_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
+
+
+def learnt_parts(network: Any, *, adapters_only: bool) -> dict[str, Any]:
+    """The tensors that make the model, by name: all of them, or adapters and head; on the CPU and contiguous."""
+    return {
+        name: part.detach().to("cpu").contiguous()
+        for name, part in network.state_dict().items()
+        if not adapters_only or "lora_" in name or name.startswith("head.")
+    }
+
+
+def take_parts(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
+    """Put `parts` into `network`. Raises ModelError naming the first that is missing, unknown, of another shape, NaN or infinite."""
+    import torch
+
+    own = {name: part for name, part in network.state_dict().items() if not adapters_only or "lora_" in name or name.startswith("head.")}
+    wrong = sorted(set(own) ^ set(parts)) or [name for name in own if own[name].shape != parts[name].shape]
+    if wrong:
+        raise ModelError(f"The weights do not fit the network: {wrong[0]} and {len(wrong) - 1} more. Fetch the model version again.")
+    for name, part in parts.items():
+        if part.is_floating_point() and not torch.isfinite(part).all():
+            raise ModelError(f"The weights hold NaN or infinite numbers, first in {name}. Fetch the model version again, or fit it anew.")
+    network.load_state_dict(dict(parts), strict=False)
+
+
+def autocast(device: str, precision: Precision) -> Any:
+    """A context that computes in bfloat16 where asked to, or where it is automatic and the processor multiplies in it."""
+    import torch
+
+    if precision == "float32" or (precision == "auto" and not has_bfloat16(device)):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.bfloat16)
+
+
+def has_bfloat16(device: str) -> bool:
+    """Elsewhere it is emulated, which is slower than float32."""
+    import torch
+
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def padded(token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0) -> tuple[Any, Any]:
+    """input_ids and attention_mask, (n, longest or `width`)."""
+    import torch
+
+    lengths = np.array([len(ids) for ids in token_ids])
+    mask = np.arange(max(width, lengths.max())) < lengths[:, None]
+    filled = np.full(mask.shape, pad_id, dtype=np.int64)
+    filled[mask] = np.concatenate([np.asarray(ids) for ids in token_ids])
+    return torch.from_numpy(filled).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)
+
+
+def pooled_texts(
+    network: Any,
+    token_ids: Sequence[Sequence[int]],
+    pad_id: int,
+    *,
+    precision: Precision = "float32",
+    batch_tokens: int | None = None,
+    progress: Progress = silent,
+) -> Floats:
+    """What the head sees of each text, (n, d), longest texts last so that little is padded. Raises InvalidScores on NaN."""
+    import torch
+
+    device = str(network.head.weight.device)
+    budget = batch_tokens or TOKENS_PER_BATCH[device.split(":", maxsplit=1)[0]]
+    order = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))
+    batches: list[list[int]] = [[]]
+    for row in order:
+        if batches[-1] and (len(batches[-1]) + 1) * len(token_ids[row]) > budget:
+            batches.append([])
+        batches[-1].append(row)
+    made = np.zeros((len(token_ids), network.head.weight.shape[1]))
+    n_done = 0
+    with torch.inference_mode(), autocast(device, precision):
+        for batch in batches if order else []:
+            ids, mask = padded([token_ids[row] for row in batch], pad_id, device)
+            made[batch] = network.pooled(ids, mask).cpu().numpy()
+            n_done += len(batch)
+            progress(n_done, len(order), "texts scored")
+    if not np.isfinite(made).all():
+        raise InvalidScores("The network gives NaN or infinite numbers for a text. Its weights are damaged: load or fit it again.")
+    return made
+
+
+def head_of(network: Any) -> Floats:
+    """The head's weights, (d,)."""
+    return np.asarray(network.head.weight.detach().cpu().numpy()[0], dtype=np.float64)

@@ -1,0 +1,18 @@
+"""Ways to learn the weights of a transformer reward model from pairs. Knows token ids and networks; knows no texts and no frames."""
+
+from rlhf_pipeline.reward_model.trainers.base import Surroundings, Trainer, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers.shared_text import train_on_shared_texts
+from rlhf_pipeline.reward_model.trainers.trl import train_with_trl
+
+TRAINERS: dict[str, Trainer] = {"shared_text": train_on_shared_texts, "trl": train_with_trl}
+
+__all__ = [
+    "TRAINERS",
+    "Surroundings",
+    "Trainer",
+    "TrainerParams",
+    "TrainingData",
+    "TrainingRecord",
+    "train_on_shared_texts",
+    "train_with_trl",
+]

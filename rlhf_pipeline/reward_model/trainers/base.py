@@ -1,0 +1,133 @@
+"""What every trainer takes and gives. Knows token ids, pairs of them and a network; knows no texts and no frames."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.reward_model.labels import LabelParams
+from rlhf_pipeline.reward_model.losses import Targets
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class TrainerParams(LabelParams):
+    """How the weights of a transformer are learnt."""
+
+    trainer: Literal["shared_text", "trl"] = Field(
+        default="shared_text",
+        description="shared_text: each completion encoded once a batch, the loss on every labelled comparison among them; "
+        "trl: TRL's RewardTrainer, two completions encoded per pair",
+    )
+    texts_per_batch: int = Field(default=12, ge=2, le=4096, description="shared_text: completions encoded together")
+    batches_per_step: int = Field(default=1, ge=1, le=4096, description="Batches whose gradients are summed before the weights move")
+    pairs_per_batch: int = Field(default=8, ge=1, le=4096, description="trl: pairs of one batch")
+    epochs: int = Field(default=1, ge=1, le=1000, description="Times every pair is seen at least once")
+    steps: int | None = Field(default=None, ge=1, le=10_000_000, description="Moves of the weights; empty = as many as `epochs` take")
+    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="Of AdamW, at its highest; from there it falls linearly to 0")
+    warmup_share: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps in which it rises linearly")
+    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Of AdamW")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Longer gradients are shortened to it")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations twice instead of keeping them: slower, less memory"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="Of the matrix products in training; auto: bfloat16 where the processor has it. Weights are float32"
+    )
+    device: str = Field(default="cpu", description="Where it is trained and scored: cpu, cuda or cuda:1")
+    checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints, where a folder for them is given")
+    seed: int = Field(default=0, ge=0, description="Of the head's start and of the order of the data")
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Distinct texts as token ids, and labelled pairs of them.
+
+    `first` and `second` (n,) index the texts, chosen and rejected; `targets` and `weights` (n,) say what is learnt of each pair; `groups`
+    (n,) numbers its prompt: only texts of one prompt are compared.
+    """
+
+    token_ids: list[list[int]]
+    first: Ints
+    second: Ints
+    targets: Targets
+    weights: Floats
+    groups: Ints
+    pad_id: int
+
+    def fingerprint(self) -> str:
+        """Content hash of all of it."""
+        targets = [
+            None if part is None else np.asarray(part).tolist() for part in (self.targets.p, self.targets.ties, self.targets.strength)
+        ]
+        return content_hash(self.token_ids, self.first.tolist(), self.second.tolist(), targets, self.weights.tolist(), self.groups.tolist())
+
+
+class TrainingRecord(Record):
+    """What a training did and cost, alike for every trainer; of a resumed one, over all attempts."""
+
+    trainer: str
+    n_steps: int
+    n_pairs_seen: int = Field(description="labelled pairs whose loss was taken, repeats included")
+    n_texts_encoded: int = Field(description="forward passes of a text, repeats included")
+    n_tokens: int = Field(description="tokens of those texts")
+    n_padded_tokens: int = Field(description="the same with padding, as far as this process encoded them")
+    loss_curve: tuple[float, ...] = Field(description="mean loss of a pair in each step, nats")
+    wall_s: float
+    cpu_s: float = Field(description="of this process, time spent in `watch` left out")
+    precision: str
+    resumed_from: int | None = Field(default=None, description="step of the checkpoint it was continued from")
+    was_stopped: bool = Field(default=False, description="`watch` had seen enough")
+    log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
+
+
+def never(step: int, network: Any) -> bool:
+    """The null watch: stops nothing."""
+    return False
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a training is given beside data and parameters.
+
+    `checkpoints` is the folder of its checkpoints (None: none are written); `watch` is told of every step with the network, which it may
+    score with, and stops the training by returning True (in all processes alike); `tokenizer` is TRL's wish; `rank` of `world` processes does its share
+    (torch.distributed is up).
+    """
+
+    checkpoints: Path | None = None
+    progress: Progress = silent
+    watch: Callable[[int, Any], bool] = never
+    tokenizer: Any = None
+    rank: int = 0
+    world: int = 1
+
+
+@dataclass
+class Tally:
+    """Counts of a training while it runs."""
+
+    losses: list[float] = field(default_factory=list)
+    n_pairs: int = 0
+    n_texts: int = 0
+    n_tokens: int = 0
+    n_padded: int = 0
+
+    def add(self, n_pairs: int, lengths: Ints, n_padded: int) -> None:
+        self.n_pairs += n_pairs
+        self.n_texts += len(lengths)
+        self.n_tokens += int(lengths.sum())
+        self.n_padded += n_padded
+
+
+class Trainer(Protocol):
+    """Moves the weights of `network` in place. Raises TrainingFailed at the first loss that is not a number."""
+
+    def __call__(self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> TrainingRecord: ...

@@ -1,0 +1,139 @@
+"""Which completions are encoded together. Knows the graph of labelled comparisons; knows no texts and no network."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_pipeline.reward_model.trainers.base import TrainingData
+
+Ints = npt.NDArray[np.int64]
+
+# One more forward and backward pass costs about as much as this many tokens of padding: on a core little, on a GPU, which wants work for
+# thousands of threads, much.
+TOKENS_PER_PASS = {"cpu": 64, "cuda": 8192}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`texts` (k,) to encode, and every labelled pair among them: rows of the data, and where in `texts` its two sides stand."""
+
+    texts: Ints
+    pairs: Ints
+    first: Ints
+    second: Ints
+
+
+class Plan:
+    """Batches of every step, by seed alone: a training that goes on after a kill finds its place by the number of the step.
+
+    In each epoch every pair is in at least one batch. A batch begins with a pair that was in none yet, at random, and grows by the
+    completion of the same prompt that brings most such pairs, until it is full or brings none; small ones share a batch.
+    """
+
+    def __init__(
+        self, data: TrainingData, *, texts_per_batch: int, batches_per_step: int, epochs: int, steps: int | None, seed: int
+    ) -> None:
+        self._data = data
+        self._texts_per_batch = texts_per_batch
+        self._per_step = batches_per_step
+        self._seed = seed
+        self._neighbours: dict[int, dict[int, list[int]]] = defaultdict(dict)
+        for row, (a, b) in enumerate(zip(data.first.tolist(), data.second.tolist(), strict=True)):
+            if a != b:  # a completion beside itself teaches nothing
+                self._neighbours[a].setdefault(b, []).append(row)
+                self._neighbours[b].setdefault(a, []).append(row)
+        self._epochs: list[list[Batch]] = []
+        self._starts = [0]
+        while (len(self._epochs) < epochs) if steps is None else (self._starts[-1] < steps):
+            self._append_epoch()
+        self.n_steps = self._starts[-1] if steps is None else steps
+
+    def step(self, number: int) -> Sequence[Batch]:
+        """The batches of step `number`, counted from 0."""
+        epoch = int(np.searchsorted(self._starts, number, side="right")) - 1
+        begin = (number - self._starts[epoch]) * self._per_step
+        return self._epochs[epoch][begin : begin + self._per_step]
+
+    def _append_epoch(self) -> None:
+        rng = np.random.default_rng([self._seed, len(self._epochs)])
+        clusters = self._clusters(rng)
+        packed: list[list[list[int]]] = []
+        for cluster in clusters:
+            if packed and sum(map(len, packed[-1])) + len(cluster) <= self._texts_per_batch:
+                packed[-1].append(cluster)
+            else:
+                packed.append([cluster])
+        batches = [self._batch(parts) for parts in packed]
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+        self._epochs.append(batches)
+        self._starts.append(self._starts[-1] + -(-len(batches) // self._per_step))
+
+    def _clusters(self, rng: np.random.Generator) -> list[list[int]]:
+        """Sets of texts, each of one prompt, that hold every pair at least once; small ones of different prompts stand side by side."""
+        fresh = {a: set(others) for a, others in self._neighbours.items()}  # with whom a text was not together yet
+        made = []
+        for row in rng.permutation(len(self._data.first)).tolist():
+            a, b = int(self._data.first[row]), int(self._data.second[row])
+            if a != b and b in fresh[a]:
+                made.append(self._grow(a, b, fresh, rng))
+        return made
+
+    def _grow(self, a: int, b: int, fresh: dict[int, set[int]], rng: np.random.Generator) -> list[int]:
+        cluster, inside = [a, b], {a, b}
+        gain: dict[int, int] = defaultdict(int)
+
+        def joined(new: int) -> None:
+            for other in fresh[new]:
+                if other not in inside:
+                    gain[other] += 1
+
+        joined(a)
+        joined(b)
+        while len(cluster) < self._texts_per_batch and gain:
+            most = max(gain.values())
+            best = sorted(text for text, n in gain.items() if n == most)
+            new = best[int(rng.integers(len(best)))]
+            del gain[new]
+            cluster.append(new)
+            inside.add(new)
+            joined(new)
+        for text in cluster:
+            fresh[text] -= inside
+        return cluster
+
+    def _batch(self, clusters: list[list[int]]) -> Batch:
+        texts = [text for cluster in clusters for text in cluster]
+        place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        rows = sorted(
+            {row for text in place for other, found in self._neighbours[text].items() if text < other and other in place for row in found}
+        )
+        pairs = np.array(rows, dtype=np.int64)
+        return Batch(
+            np.array(list(place), dtype=np.int64),
+            pairs,
+            np.array([place[int(self._data.first[row])] for row in rows], dtype=np.int64),
+            np.array([place[int(self._data.second[row])] for row in rows], dtype=np.int64),
+        )
+
+
+def passes(lengths: Ints, overhead: int) -> list[Ints]:
+    """Positions of `lengths` in groups that are padded together, so that padding and number of passes cost least in all.
+
+    Texts of like length go together: the best cuts of the sorted lengths, by dynamic programming.
+    """
+    order = np.argsort(lengths, kind="stable")
+    n = len(order)
+    best = np.full(n + 1, np.inf)
+    best[0], cut = 0.0, np.zeros(n + 1, dtype=np.int64)
+    for end in range(1, n + 1):
+        cost = best[:end] + (end - np.arange(end)) * lengths[order[end - 1]] + overhead
+        cut[end] = int(cost.argmin())
+        best[end] = cost[cut[end]]
+    groups, end = [], n
+    while end:
+        groups.append(order[cut[end] : end])
+        end = int(cut[end])
+    return groups[::-1]

@@ -1,0 +1,94 @@
+"""A training's state on disk, whole or not at all. Knows tensors and folders; knows no data and no loss.
+
+One safetensors file holds weights, AdamW's moments, torch's random state and, in its header, the step and what was counted so far. The
+schedule and the place in the data follow from the step. The name carries the content's hash: a file that was damaged is passed over.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline.files import refusals_named, write_whole
+
+NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
+FINGERPRINT_FILE = "fingerprint.txt"
+KEPT = 2  # the newest, and one before it in case that is damaged
+MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a checkpoint held beside the weights, which are back in the network; `counted` as it was handed in."""
+
+    step: int
+    counted: dict[str, Any]
+
+
+def open_checkpoints(folder: Path, fingerprint: str) -> None:
+    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the start, data, parameters."""
+    label = folder / FINGERPRINT_FILE
+    if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
+        shutil.rmtree(folder)
+    write_whole(label, fingerprint.encode())
+
+
+def save_checkpoint(folder: Path, step: int, network: Any, optimizer: Any, counted: dict[str, Any]) -> None:
+    """Write the state after `step` steps and drop all but the newest two. Raises ArtefactError where the disk refuses."""
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {f"{MODEL}{name}": part.detach().contiguous().cpu() for name, part in network.named_parameters() if part.requires_grad}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"{MOMENTS}{index}:{name}": torch.as_tensor(part).cpu() for name, part in state.items()}
+    tensors[RANDOM] = torch.get_rng_state()
+    temporary = folder / f".{uuid.uuid4().hex}.tmp"
+    with refusals_named(folder):
+        try:
+            save_file(tensors, temporary, metadata={"step": str(step), "counted": json.dumps(counted)})
+            with temporary.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+                os.fsync(file.fileno())
+            os.replace(temporary, folder / f"step-{step:09d}-{digest}.safetensors")
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        for old in _newest_first(folder)[KEPT:]:
+            old.unlink()
+
+
+def resume(folder: Path, network: Any, optimizer: Any) -> Resumed | None:
+    """Put the newest whole checkpoint into network, optimiser and torch's random state; None where there is none."""
+    import torch
+    from safetensors import safe_open
+
+    for path in _newest_first(folder):
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest()[:16] != NAME.match(path.name)[2]:  # type: ignore[index]
+                continue
+        with safe_open(path, framework="pt") as stored:
+            header = stored.metadata()
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
+        with torch.no_grad():
+            for name, part in network.named_parameters():
+                if part.requires_grad:
+                    part.copy_(tensors[f"{MODEL}{name}"])
+        moments: dict[int, dict[str, Any]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(MOMENTS):
+                index, of = name.removeprefix(MOMENTS).split(":")
+                moments.setdefault(int(index), {})[of] = tensor
+        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        torch.set_rng_state(tensors[RANDOM])
+        return Resumed(int(header["step"]), json.loads(header["counted"]))
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.iterdir() if NAME.match(path.name)), key=lambda path: path.name, reverse=True)

@@ -1,0 +1,166 @@
+"""Training by TRL's RewardTrainer, two completions encoded per pair. Knows TRL; knows no texts and no frames."""
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.reward_model.network import quiet_libraries
+from rlhf_pipeline.reward_model.trainers.base import Surroundings, Tally, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers.shared_text import Meter, precision_used
+
+
+def train_with_trl(network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> TrainingRecord:
+    """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
+
+    TRL learns certain preferences, by the losses bradley_terry and margin, all of one weight; pairs without a preferred side and of
+    weight 0 are left out. Raises ConfigurationError where other losses, weights or several processes are asked for, NotEnoughData
+    where no pair has a preferred side, TrainingFailed on a loss that is NaN.
+    """
+    from trl import RewardTrainer
+
+    _refuse_the_unknown(data, params, around)
+    meter, tally = Meter(), Tally()
+    with _quiet(), tempfile.TemporaryDirectory() as nowhere:
+        trainer = RewardTrainer(
+            model=network.to(params.device),
+            args=_arguments(params, nowhere),
+            train_dataset=_rows(data, params),
+            processing_class=around.tokenizer,
+            data_collator=_counting(data.pad_id, tally),
+            callbacks=[_watch(around, around.progress, meter)],
+        )
+        _remove_printing(trainer)
+        trainer.train()
+        trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # it left `forward` in bfloat16
+    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+    if not losses or not np.isfinite(losses).all():
+        raise TrainingFailed(f"A loss of TRL's trainer is no number ({losses[-1:]}). Lower learning_rate, or check the labels for NaN.")
+    network.eval()
+    if params.gradient_checkpointing:
+        network.activation_checkpointing_disable()
+    wall_s, cpu_s = meter.spent
+    n_steps = int(trainer.state.global_step)
+    return TrainingRecord(
+        trainer="trl",
+        n_steps=n_steps,
+        n_pairs_seen=tally.n_pairs,
+        n_texts_encoded=tally.n_texts,
+        n_tokens=tally.n_tokens,
+        n_padded_tokens=tally.n_padded,
+        loss_curve=tuple(losses),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        precision=precision_used(params),
+        was_stopped=n_steps < int(trainer.state.max_steps),
+    )
+
+
+def _refuse_the_unknown(data: TrainingData, params: TrainerParams, around: Surroundings) -> None:
+    if params.loss not in ("bradley_terry", "margin"):
+        raise ConfigurationError(f"TRL's trainer has no loss {params.loss}. Choose bradley_terry or margin, or the trainer shared_text.")
+    counted = data.weights[data.weights > 0]
+    if len(counted) and not np.allclose(counted, counted[0]):
+        raise ConfigurationError("TRL's trainer knows no weights of pairs. Give all the same weight, or choose the trainer shared_text.")
+    if around.world > 1:
+        raise ConfigurationError("Several processes train with the trainer shared_text alone. Choose it, or run one process.")
+
+
+def _rows(data: TrainingData, params: TrainerParams) -> Any:
+    from datasets import Dataset
+
+    p = np.asarray(data.targets.p)
+    rows: list[dict[str, Any]] = []
+    for row in np.flatnonzero((data.weights > 0) & (p != 0.5)):
+        sides = (data.first[row], data.second[row]) if p[row] > 0.5 else (data.second[row], data.first[row])
+        chosen, rejected = (data.token_ids[side] for side in sides)
+        rows.append({"chosen_ids": chosen, "rejected_ids": rejected})
+        if params.loss == "margin" and data.targets.strength is not None:
+            rows[-1]["margin"] = params.margin_scale * float(data.targets.strength[row])
+    if not rows:
+        raise NotEnoughData(f"None of {len(p)} pairs has a preferred side, which TRL's trainer needs. Choose the trainer shared_text.")
+    return Dataset.from_list(rows)
+
+
+def _arguments(params: TrainerParams, folder: str) -> Any:
+    from trl import RewardConfig
+
+    return RewardConfig(
+        output_dir=folder,
+        learning_rate=params.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=params.warmup_share,
+        weight_decay=params.weight_decay,
+        max_grad_norm=params.max_grad_norm,
+        num_train_epochs=params.epochs,
+        max_steps=params.steps or -1,
+        per_device_train_batch_size=params.pairs_per_batch,
+        gradient_accumulation_steps=params.batches_per_step,
+        gradient_checkpointing=params.gradient_checkpointing,
+        bf16=precision_used(params) == "bfloat16",
+        max_length=None,  # it would drop longer texts; ours are cut already
+        seed=params.seed,
+        data_seed=params.seed,
+        use_cpu=params.device == "cpu",
+        dataloader_pin_memory=False,
+        save_strategy="no",
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # the default replaces a NaN loss by the last finite one
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _counting(pad_id: int, tally: Tally) -> Any:
+    from trl.trainer.reward_trainer import DataCollatorForPreference
+
+    collate = DataCollatorForPreference(pad_token_id=pad_id)
+
+    def counting(examples: list[dict[str, Any]]) -> Any:
+        batch = collate(examples)
+        tally.add(len(examples), batch["attention_mask"].sum(1).numpy(), batch["input_ids"].numel())
+        return batch
+
+    return counting
+
+
+def _watch(around: Surroundings, progress: Progress, meter: Meter) -> Any:
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any) -> Any:
+            progress(state.global_step, state.max_steps, "steps")
+            with meter.paused():
+                model.eval()
+                control.should_training_stop |= bool(around.watch(state.global_step, model))
+                model.train()
+            return control
+
+    return Watch()
+
+
+def _remove_printing(trainer: Any) -> None:
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    import datasets
+
+    had_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with quiet_libraries(), warnings.catch_warnings():
+            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of activation_checkpointing
+            warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+            yield
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()

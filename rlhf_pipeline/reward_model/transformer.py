@@ -1,0 +1,393 @@
+"""The fine-tuned reward model: an encoder, or a causal language model with adapters. Knows pairs and texts; knows no splits or registry."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import ConfigDict, Field
+
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
+from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, finite, read_config
+from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.labels import targets_of
+from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
+from rlhf_pipeline.reward_model.losses import LossParams, Targets
+from rlhf_pipeline.reward_model.network import (
+    NetworkParams,
+    build_network,
+    empty_network,
+    head_of,
+    is_causal_backbone,
+    learnt_parts,
+    pooled_texts,
+    take_parts,
+    usable_device,
+)
+from rlhf_pipeline.reward_model.token_ids import Reader
+from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.weights import tensors_hash
+from rlhf_pipeline.votes.intervals import group_index
+
+BACKBONE_FOLDER = "backbone"
+BACKBONE_FILES = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
+    "merges.txt", "tokenizer.model", "spiece.model",
+)  # fmt: skip
+# What a member's file holds beside its weights; without either it is refused.
+SCALE = ("score_mean", "score_std")
+
+
+class TransformerParams(TrainerParams, NetworkParams):
+    """How a transformer reward model is fitted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
+    max_tokens: int = Field(default=256, ge=8, le=131_072, description="Tokens of prompt and completion together; what is longer is cut")
+    smoothing: float = Field(
+        default=1.0, ge=0, le=100, description="Label votes, loss soft: votes imagined for each side, so that few votes are no certainty"
+    )
+    ties_as_halves: bool = Field(default=True, description="Label votes, loss soft: a tie counts as half a vote for each side")
+    start_from_probe: bool = Field(
+        default=False,
+        description="The head starts as the best one on the untrained backbone, not at random (Kumar et al. 2022): it fits what is "
+        "trained on sooner, and new topics no better",
+    )
+    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
+    replay: float = Field(
+        default=1.0, ge=0, le=100, description="Warm start: old pairs, drawn anew for each fit, per pair that the other model has not seen"
+    )
+    n_members: int = Field(default=1, ge=1, le=32, description="Models fitted with seeds seed, seed + 1, …; a score is their mean")
+    min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
+
+
+class TransformerRewardModel:
+    """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see `RewardModel` for the protocol.
+
+    The backbone is `encoder`'s: its folder and hash are used, its weights are trained. Texts beyond `max_tokens` are cut as `Reader`
+    says, and counted (`encoder.n_truncated`). `checkpoints` names a folder in which a killed `fit` finds what it had done, by the
+    trainer shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
+    """
+
+    name: ClassVar[str] = "transformer"
+
+    def __init__(
+        self,
+        params: TransformerParams | None = None,
+        encoder: Encoder | None = None,
+        *,
+        checkpoints: Path | None = None,
+        around: Surroundings | None = None,
+    ) -> None:
+        self.params = TransformerParams() if params is None else params
+        self.encoder = encoder or Encoder(max_tokens=self.params.max_tokens)
+        self.checkpoints = checkpoints
+        self.around = around or Surroundings()
+        self.loss_curve_: list[float] = []
+        self.records_: list[TrainingRecord] = []
+        self.score_mean_, self.score_std_ = 0.0, 1.0
+        self.max_seq_ = 0
+        self.networks_: list[Any] = []
+        self.n_replayed_ = 0
+        self._reader: Reader | None = None
+        self._files: dict[str, bytes] = {}
+
+    def fit(
+        self,
+        pairs: pd.DataFrame,
+        *,
+        weights: Floats | None = None,
+        warm_start: RewardModel | None = None,
+        progress: Progress = silent,
+    ) -> Self:
+        weights = np.ones(len(pairs)) if weights is None else finite(weights, "weights")
+        if len(weights) != len(pairs) or (weights < 0).any():
+            raise InvalidScores(
+                f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. One weight of 0 or more each."
+            )
+        ordered = check_frame(pairs, PREFERENCE_PAIRS).assign(weight=weights).sort_values("comparison_id", ignore_index=True)
+        used = self._replayed(ordered[ordered["weight"] > 0].reset_index(drop=True), warm_start)
+        if len(used) < self.params.min_pairs:
+            raise NotEnoughData(
+                f"{len(used)} preference pairs to fit on; the transformer reward model needs {self.params.min_pairs}. "
+                "Collect more votes or lower min_pairs."
+            )
+        if usable_device(self.params.device) != self.params.device:
+            raise ConfigurationError(f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu.")
+        data = self._data(used)
+        self.networks_, self.records_ = [], []
+        self._files = _backbone_files(self.encoder.folder)
+        for member in range(self.params.n_members):
+            network = self._start(member, data, warm_start)
+            params = self.params.model_copy(update={"seed": self.params.seed + member})
+            record = TRAINERS[params.trainer](network, data, params, self._surroundings(member, progress))
+            self.networks_.append(network)
+            self.records_.append(record)
+        self.loss_curve_ = list(self.records_[0].loss_curve)
+        self.max_seq_ = int(ordered["max_seq"].max())
+        self._learn_score_scale(data)
+        if self.checkpoints is not None and self.around.rank == 0:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+        return self
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
+
+    def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        self._require_fitted()
+        token_ids, place = self._read(prompts, completions)
+        pooled = (pooled_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network) for network in self.networks_)
+        return finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place].T
+
+    def standardised(self, scores: Floats) -> Floats:
+        return np.asarray(scores / self.score_std_)
+
+    def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+        """What the first member's head sees, (n, d)."""
+        self._require_fitted()
+        token_ids, place = self._read(prompts, completions)
+        return pooled_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[place]
+
+    @property
+    def reader(self) -> Reader:
+        if self._reader is None:
+            self._reader = self._reader_of(self.encoder.folder)
+        return self._reader
+
+    @property
+    def weights_hash(self) -> str:
+        self._require_fitted()
+        parts = {f"{i}:{name}": part for i, network in enumerate(self.networks_) for name, part in self._parts(network).items()}
+        return tensors_hash(parts, self.score_mean_, self.score_std_)
+
+    def save(self, folder: Path) -> None:
+        """See `RewardModel`. With adapters the backbone's own weights are not written: `encoder_hash` says which they are."""
+        from safetensors.torch import save
+
+        self._require_fitted()
+        folder = Path(folder)
+        config = {
+            "kind": self.name,
+            "params": self.params.model_dump(mode="json"),
+            "encoder_hash": self.encoder.hash,
+            "encoder_source": None if self.encoder.source is None else str(self.encoder.source),
+            "backbone_hash": _files_hash(self._files),
+            "max_seq": self.max_seq_,
+            "loss_curve": self.loss_curve_,
+            "records": [record.model_dump(mode="json") for record in self.records_],
+            "weights_hash": self.weights_hash,
+        }
+        for name, content in self._files.items():
+            write_whole(folder / BACKBONE_FOLDER / name, content)
+        for i, network in enumerate(self.networks_):
+            with writing_whole(folder / _member_file(i)) as file:
+                file.write(save({**self._parts(network), **self._scale()}))
+        # Written last: a folder without it is no model.
+        write_whole(folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
+
+    @classmethod
+    def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
+        """See `RewardModel`; `encoder` matters to a model with adapters alone, which must be on the backbone they were fitted on."""
+        config = read_config(folder)
+        if config["kind"] != cls.name:
+            raise ModelError(f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use load_reward_model.")
+        params = TransformerParams(**config["params"])
+        params = params.model_copy(update={"device": usable_device(params.device)})
+        backbone = Path(folder) / BACKBONE_FOLDER
+        if params.adapter == "none":
+            # Its own weights are in the members' files: all that is left of the encoder is what it was.
+            encoder = _Kept(backbone, config)  # type: ignore[assignment]
+        model = cls(params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens))
+        if model.encoder.hash != config["encoder_hash"]:
+            raise ModelHashMismatch(
+                f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
+                f"{model.encoder.folder}. Set `encoder` back, or fit the reward model again."
+            )
+        model._files = _backbone_files(backbone)
+        if _files_hash(model._files) != config["backbone_hash"]:
+            raise ModelHashMismatch(f"The files in {backbone} are not those that were saved. Fetch the model version again.")
+        model._reader = model._reader_of(backbone)
+        parts = [_read_member(Path(folder) / _member_file(i)) for i in range(params.n_members)]
+        model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
+        weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
+        model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
+        model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
+        model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
+        if model.weights_hash != config["weights_hash"]:
+            raise ModelHashMismatch(
+                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the model version again."
+            )
+        return model
+
+    def _data(self, pairs: pd.DataFrame) -> TrainingData:
+        prompts, n = pairs["prompt"].tolist(), len(pairs)
+        token_ids, place = self._read([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]])
+        return TrainingData(
+            token_ids=token_ids,
+            first=place[:n],
+            second=place[n:],
+            targets=self._targets(pairs),
+            weights=pairs["weight"].to_numpy(dtype=np.float64),
+            groups=group_index(pairs["prompt_id"].to_numpy(), n),
+            pad_id=self.reader.pad_id,
+        )
+
+    def _targets(self, pairs: pd.DataFrame) -> Targets:
+        targets = targets_of(pairs.drop(columns="weight"), self.params)
+        if self.params.label != "votes" or self.params.loss != "soft":
+            return targets
+        n_votes, halves = pairs["n_votes"].to_numpy(dtype=np.float64), self.params.smoothing
+        if self.params.ties_as_halves and "n_ties" in pairs:
+            halves = halves + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64) / 2
+        return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
+
+    def _replayed(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
+        """The pairs the other model has not seen, and `replay` as many of the older ones; all of them where none is new."""
+        if warm_start is None or not isinstance(warm_start, TransformerRewardModel):
+            return pairs
+        is_new = (pairs["max_seq"] > warm_start.max_seq_).to_numpy()
+        if not is_new.any():
+            return pairs
+        old = np.flatnonzero(~is_new)
+        n_old = min(len(old), round(self.params.replay * is_new.sum()))
+        drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(old, n_old, replace=False)
+        self.n_replayed_ = n_old
+        return pairs.iloc[np.sort(np.concatenate([np.flatnonzero(is_new), drawn]))].reset_index(drop=True)
+
+    def _start(self, member: int, data: TrainingData, warm_start: RewardModel | None) -> Any:
+        """The network before its first step: the other model's, or the backbone with a new head."""
+        if warm_start is not None:
+            if not isinstance(warm_start, TransformerRewardModel) or warm_start.encoder.hash != self.encoder.hash:
+                raise ModelError(
+                    "A warm start needs a transformer reward model on the same encoder. Fit without warm_start, or set `encoder` back."
+                )
+            warm_start._require_fitted()
+            parts = warm_start._parts(warm_start.networks_[member % len(warm_start.networks_)])
+            return self._network_with(self.encoder.folder, {name: part.clone() for name, part in parts.items()})
+        network = build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
+        if self.params.start_from_probe:
+            self._probe(network, data)
+        return network
+
+    def _probe(self, network: Any, data: TrainingData) -> None:
+        """Set the head to the best one on the backbone as it is: fine-tuning then bends features less (Kumar et al. 2022)."""
+        import torch
+
+        network.to(self.params.device)
+        features = pooled_texts(network, data.token_ids, data.pad_id, precision=self.params.precision)
+        spread = np.maximum(features.std(axis=0), 1e-6)
+        scaled = features / spread
+        problem = Problem(
+            scaled[data.first] - scaled[data.second],
+            data.targets,
+            data.weights,
+            np.ones(features.shape[1]),
+            LossParams(loss=self.params.loss, margin_scale=self.params.margin_scale),
+        )
+        head, _ = fit_head(problem, self.params.probe_l2)
+        with torch.no_grad():
+            network.head.weight.copy_(torch.as_tensor(head.weights / spread, dtype=torch.float32)[None])
+
+    def _surroundings(self, member: int, progress: Progress) -> Surroundings:
+        folder = None if self.checkpoints is None else self.checkpoints / f"member-{member}"
+        return replace(self.around, checkpoints=folder, progress=progress, tokenizer=self.reader.tokenizer)
+
+    def _network_with(self, folder: Path, parts: Mapping[str, Any]) -> Any:
+        network = build_network(folder, self.params, seed=0) if self._adapters_only else empty_network(folder, self.params)
+        take_parts(network, parts, adapters_only=self._adapters_only)
+        return network.to(self.params.device)
+
+    def _read(self, prompts: Sequence[str], completions: Sequence[str]) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
+        """Ids of the distinct texts, and which of them each completion in its prompt is."""
+        if len(prompts) != len(completions):
+            raise InvalidScores(f"{len(prompts)} prompts for {len(completions)} completions. Hand in one prompt per completion.")
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            if not (isinstance(prompt, str) and isinstance(completion, str)):
+                raise InvalidScores(f"Row {row} to score is no text (prompt {prompt!r:.40}, completion {completion!r:.40}). Leave it out.")
+        n_chars = self.params.prompt_chars
+        texts = [(prompt[-n_chars:] if n_chars else "", completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        token_ids, n_cut = self.reader.read([front for front, _ in number], [back for _, back in number])
+        self.encoder.n_truncated += n_cut
+        return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
+
+    def _learn_score_scale(self, data: TrainingData) -> None:
+        raw = [pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network) for network in self.networks_]
+        scores = np.mean(raw, axis=0)[np.concatenate([data.first, data.second])]
+        self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
+
+    def _reader_of(self, folder: Path) -> Reader:
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(folder)
+        longest = getattr(config.get_text_config(), "max_position_embeddings", None) or self.params.max_tokens
+        return Reader.of(folder, min(self.params.max_tokens, longest), is_causal=is_causal_backbone(config))
+
+    @property
+    def _adapters_only(self) -> bool:
+        return self.params.adapter == "lora"
+
+    def _parts(self, network: Any) -> dict[str, Any]:
+        return learnt_parts(network, adapters_only=self._adapters_only)
+
+    def _scale(self) -> dict[str, Any]:
+        import torch
+
+        return {name: torch.tensor(getattr(self, f"{name}_"), dtype=torch.float64) for name in SCALE}
+
+    def _require_fitted(self) -> None:
+        if not self.networks_:
+            raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
+
+
+class _Kept:
+    """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
+
+    source: None = None
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.hash = config["encoder_hash"]
+        self.max_tokens = config["params"]["max_tokens"]
+        self.n_truncated = 0
+
+
+def _member_file(i: int) -> str:
+    return f"member-{i}.safetensors"
+
+
+def _backbone_files(folder: Path) -> dict[str, bytes]:
+    """Configuration and tokenizer of a backbone, by name; not its weights."""
+    return {name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()}
+
+
+def _files_hash(files: Mapping[str, bytes]) -> str:
+    return content_hash({name: hashlib.sha256(content).hexdigest() for name, content in files.items()})
+
+
+def _read_member(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        parts: dict[str, Any] = load_file(path)
+    except (SafetensorError, OSError) as cause:
+        raise ModelError(f"{path} cannot be read ({cause}). Fetch the model version from the registry again.") from cause
+    missing = [name for name in SCALE if name not in parts]
+    if missing:
+        raise ModelError(
+            f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so it is refused. Fit it again."
+        )
+    finite([float(parts[name]) for name in SCALE], "normalisation numbers")
+    return parts

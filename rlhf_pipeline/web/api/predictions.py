@@ -1,0 +1,73 @@
+"""Which of two completions people would prefer, by the champion reward model. Knows requests and answers; the model is `web.predicting`."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.champions import PairPrediction, Question
+from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import MOST_IN_BATCH, Model, Words
+
+router = api_router("predictions")
+
+
+class PairToPredict(Model):
+    """Two completions of a prompt; they need not be of this project."""
+
+    prompt: Words
+    completion_a: Words
+    completion_b: Words
+
+
+class PairsToPredict(Model):
+    pairs: list[PairToPredict] = Field(min_length=1, max_length=MOST_IN_BATCH)
+
+
+class PredictionOut(BaseModel):
+    p_raw: float = Field(ge=0, le=1, description="P(a preferred) by the reward model; of the pair with its sides exchanged 1 - p")
+    p_calibrated: float = Field(ge=0, le=1, description="the same after calibration")
+    score_a: float
+    score_b: float
+    features_hash: str = Field(description="of the texts as scored")
+
+
+class PredictionsOut(BaseModel):
+    """Answers in the order of the pairs, and what they rest on."""
+
+    reward_model: str = Field(description="name@version")
+    calibrator: str = Field(description="calibrator version of that reward model; none before it was calibrated")
+    data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
+    data_seq: int | None = Field(description="highest vote seq these rest on")
+    predicted_at: datetime
+    predictions: list[PredictionOut]
+
+
+@router.post("/predictions")
+def predict(
+    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))], body: PairToPredict | PairsToPredict
+) -> PredictionsOut:
+    """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept of it but the answer to its key."""
+    if principal.user.kind == "person" and not principal.sees_others_votes:
+        raise Problem(
+            403,
+            "Your roles let you vote, and whoever votes judges blind: no model's opinion before one's own. Ask under an account without "
+            "a role that votes.",
+            kind="blind",
+        )
+    asked = body.pairs if isinstance(body, PairsToPredict) else [body]
+    answers = site.predictor.answers([Question(**pair.model_dump()) for pair in asked])
+    return PredictionsOut(**_shared(answers[0]), predictions=[PredictionOut(**_own(answer)) for answer in answers])
+
+
+def _shared(answer: PairPrediction) -> dict[str, object]:
+    return answer.model_dump(include=set(PredictionsOut.model_fields))
+
+
+def _own(answer: PairPrediction) -> dict[str, object]:
+    return answer.model_dump(include=set(PredictionOut.model_fields))

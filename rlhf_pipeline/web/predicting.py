@@ -1,0 +1,63 @@
+"""The champion reward model as the web serves it: loaded at the first question, again when another is champion. Knows no request."""
+
+import threading
+from collections.abc import Sequence
+
+from rlhf_pipeline.champions import Champions, Judge, PairPrediction, Question
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+from rlhf_pipeline.web.recent import Current
+
+LOOKED_UP_EVERY_S = 1.0  # who is champion: a question to MLflow takes longer than the answer
+
+
+class Predictor:
+    """Answers one request at a time: a model uses all cores it may have as it is."""
+
+    def __init__(self, settings: Settings, store: Store):
+        registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
+        self._champions = Champions(store, registry, settings.cache, settings.encoder)
+        self._serving = Current(self._known, LOOKED_UP_EVERY_S)
+        self._lock = threading.Lock()
+        self._loaded: tuple[tuple[str, int], Judge] | None = None
+
+    def answers(self, questions: Sequence[Question]) -> list[PairPrediction]:
+        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, 422 for what it cannot score."""
+        with self._lock:
+            judge = self._judge()
+            try:
+                return judge.predict(questions)
+            except InvalidScores as cause:
+                raise Problem(422, str(cause), kind="invalid") from cause
+
+    def _judge(self) -> Judge:
+        try:
+            serving = self._serving()
+            if serving is None:
+                raise Problem(
+                    409,
+                    "There is no reward model yet that predictions could be made with. It is fitted by the `learning` job, or by "
+                    "`rlhf reward train` and `rlhf reward calibrate`, once enough comparisons were judged.",
+                    kind="no_champion",
+                )
+            if self._loaded is None or self._loaded[0] != serving:
+                judge = self._champions.judge(self._champions.version(serving[0]))
+                assert judge is not None  # a version was given
+                self._loaded = serving, judge
+            return self._loaded[1]
+        except (ModelError, ConfigurationError, OSError) as cause:
+            raise Problem(503, f"The reward model cannot be loaded: {cause}", kind="model_unavailable", headers=RETRY_SOON) from cause
+
+    def _known(self) -> tuple[str, int] | None:
+        """The champion's label and the number of its calibrator: what makes two predictions differ."""
+        registry = self._champions.registry
+        if self._champions.store.promotions.champion(registry.name("reward_model")) is None:
+            return None  # asked first: a home without any model has no MLflow yet, and asking would make one
+        champion = registry.get("reward_model", "champion")
+        if champion is None:
+            return None
+        stored = self._champions.store.calibrations.latest(champion.label)
+        return champion.label, stored[0].calibrator_version or 0 if stored else 0

@@ -1,0 +1,132 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.calibration import (
+    calibration_by_group,
+    calibration_metrics,
+    ceilings_by_group,
+    group_cells,
+    groups_of,
+    reliability_by_group,
+)
+from rlhf_pipeline.calibration.by_group import MIN_PAIRS, OWN
+from rlhf_pipeline.calibration.plots import N_PANELS
+from rlhf_pipeline.errors import FrameError, InvalidScores
+from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
+from rlhf_pipeline.votes import noise_ceiling
+from tests.unit.votes.simulated import simulate
+
+
+def rows(sizes: dict[str, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, dict[str, str]]]:
+    """p, outcomes and comparison ids of groups with so many comparisons of three votes each."""
+    rng = np.random.default_rng(seed)
+    names = np.repeat(list(sizes), list(sizes.values()))
+    ids = np.array([f"c{i}" for i in range(len(names))], dtype=object)
+    logits = np.repeat(rng.normal(0, 1.5, len(names)), 3)
+    outcomes = (rng.random(len(logits)) < 1 / (1 + np.exp(-logits))).astype(float)
+    return 1 / (1 + np.exp(-logits)), outcomes, np.repeat(ids, 3), {"source": dict(zip(ids, names, strict=True))}
+
+
+def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() -> None:
+    p, y, ids, groups = rows({"web": 60, "chat": 120})
+    ceiling = Interval(value=0.8, low=0.7, high=0.9, n=40)
+    chat, web = calibration_by_group(p, y, ids, groups, raw=p, ceilings={"source": {"web": ceiling}})
+    assert [(g.by, g.group, g.n) for g in (chat, web)] == [("source", "chat", 120), ("source", "web", 60)]
+    assert (chat.noise_ceiling, web.noise_ceiling) == (None, ceiling)
+    inside = np.isin(ids, [i for i, name in groups["source"].items() if name == "web"])
+    assert web.calibrated == web.raw == calibration_metrics(p[inside], y[inside], groups=ids[inside], n=60)
+    assert sum(b.n for b in web.calibrated_bins) == 180
+
+
+@pytest.mark.parametrize("n", [MIN_PAIRS, MIN_PAIRS + 3, 40])
+def test_no_figure_of_a_group_is_told_without_its_interval(n: int) -> None:
+    (group,) = calibration_by_group(*rows({"small": n})[:3], rows({"small": n})[3])
+    assert group.calibrated is not None
+    for name in ("accuracy", "ece_debiased", "slope", "brier", "log_loss"):
+        found = getattr(group.calibrated, name)
+        assert found.low < found.high
+    told = group_cells(group)[3:]
+    assert all("[" in cell or cell.startswith("unknown") for cell in told)
+
+
+@pytest.mark.parametrize("n", [1, 2, MIN_PAIRS - 1])
+def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
+    p, y, ids, groups = rows({"tiny": n})
+    (group,) = calibration_by_group(p, y, ids, groups, raw=p)
+    assert (group.n, group.raw, group.calibrated, group.calibrated_bins) == (n, None, None, ())
+    assert group_cells(group)[2:] == [str(n), "too few", "unknown: no two votes overlap", "too few", "too few"]
+
+
+def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
+    ids = np.array([f"c{i}" for i in range(12)], dtype=object)
+    (group,) = calibration_by_group(np.full(12, 0.9), np.ones(12), ids, {"source": dict.fromkeys(ids, "s")})
+    assert group.calibrated is not None
+    assert group.calibrated.accuracy.high == 1.0
+    assert group.calibrated.accuracy.low == pytest.approx(0.757, abs=0.001)  # Wilson's for 12 of 12
+
+
+def test_one_group_only_is_the_whole() -> None:
+    p, y, ids, groups = rows({"all of them": 50})
+    (group,) = calibration_by_group(p, y, ids, groups)
+    assert group.calibrated == calibration_metrics(p, y, groups=ids, n=50)
+
+
+def test_comparisons_without_a_group_are_left_out_and_nothing_grouped_is_nothing() -> None:
+    p, y, ids, _ = rows({"x": 30})
+    assert calibration_by_group(p, y, ids, {"source": {}}) == ()
+    assert calibration_by_group(p, y, ids, {}) == ()
+
+
+def test_nan_is_refused_in_whichever_group_it_is() -> None:
+    p, y, ids, groups = rows({"big": 40, "other": 20})
+    p[-1] = np.nan
+    with pytest.raises(InvalidScores, match="NaN"):
+        calibration_by_group(p, y, ids, groups)
+
+
+def test_groups_are_sources_and_categories() -> None:
+    frame = pd.DataFrame({"comparison_id": ["c1", "c2"], "source": ["convarg", None], "category": ["safety", "coding"]})
+    assert groups_of(frame) == {"source": {"c1": "convarg", "c2": OWN}, "category": {"c1": "safety", "c2": "coding"}}
+    assert groups_of(frame[["comparison_id"]]) == {}
+    with pytest.raises(FrameError, match="comparison_id"):
+        groups_of(frame[["category"]])
+
+
+def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
+    votes = simulate(80, seed=3).votes
+    ids = sorted(votes["comparison_id"].unique())
+    half = dict.fromkeys(ids[:40], "first")
+    found = ceilings_by_group(votes, {"source": half, "category": {ids[0]: "alone"}})
+    assert found["source"] == {"first": noise_ceiling(votes[votes["comparison_id"].isin(half)])}
+    single = votes.drop_duplicates("comparison_id")
+    assert ceilings_by_group(single, {"source": half}) == {"source": {}}
+
+
+def report(groups: tuple[GroupCalibration, ...]) -> CalibrationReport:
+    p, y, ids, _ = rows({"all": 50})
+    metrics = calibration_metrics(p, y, groups=ids)
+    return CalibrationReport(
+        reward_model="demo.reward_model@1", method="platt", params={}, raw=metrics, calibrated=metrics, candidates={}, by_group=groups,
+        data_hash="h", n_fit=9,
+    )  # fmt: skip
+
+
+def test_the_picture_of_the_groups_is_a_png_whatever_their_size_and_number() -> None:
+    p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(N_PANELS + 3)})
+    found = calibration_by_group(p, y, ids, groups, ceilings={"source": {"g7": Interval(value=0.8, low=0.7, high=0.9, n=9)}})
+    for some in (found, found[-1:]):
+        assert (reliability_by_group(report(some)) or b"").startswith(b"\x89PNG")
+    assert reliability_by_group(report(())) is None
+
+
+def test_a_report_of_an_earlier_version_still_loads() -> None:
+    made = report(())
+    old = made.model_dump(mode="json")
+    del old["by_group"]
+    for side in ("raw", "calibrated"):
+        for name in ("ece_debiased", "slope", "brier_parts"):
+            del old[side][name]
+    loaded = CalibrationReport.model_validate(old)
+    assert loaded.raw.brier == made.raw.brier
+    assert (loaded.by_group, loaded.raw.slope, loaded.raw.ece_debiased) == ((), None, None)

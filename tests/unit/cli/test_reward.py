@@ -1,0 +1,391 @@
+"""The vote predictor by hand: from votes to a calibrated champion, and what it is asked, with the files of its predecessor."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
+from rlhf_pipeline.errors import ConfigurationError, DatasetError, FrameError, ModelNotFound, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS
+from rlhf_pipeline.records import CalibrationReport, NewVote, folder_hash
+from rlhf_pipeline.reflection import predict
+from rlhf_pipeline.registry import openings
+from rlhf_pipeline.reward_model import load_reward_model
+from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
+
+QUICK = ("--set", "l2_grid=[0.1]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=100")
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    """Read only; who changes one takes `mine`."""
+    return learnt_home(tmp_path_factory.mktemp("learnt"))
+
+
+@pytest.fixture(scope="module")
+def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    return voted_home(tmp_path_factory.mktemp("voted"))
+
+
+@pytest.fixture
+def mine(learnt: LearntHome, tmp_path: Path) -> LearntHome:
+    return learnt.copied(tmp_path / "home")
+
+
+def files(home: LearntHome) -> TrainingFiles:
+    return TrainingFiles(home.settings.home)
+
+
+def champions(home: LearntHome) -> Champions:
+    return Workspace(home.settings).champions
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., Path]:
+    def write(*rows: object) -> Path:
+        path = tmp_path / "pairs.jsonl"
+        path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write
+
+
+PAIR = {"prompt": "What is it?", "completion_a": "Thank you for asking. It is red.", "completion_b": "no"}
+
+
+# --- votes prepare ---------------------------------------------------------------------------------------------------------
+
+
+def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path: Path) -> None:
+    said = voted.rlhf("votes", "prepare", "--out", str(tmp_path / "a.jsonl")).output
+    rows = lines(tmp_path / "a.jsonl")
+    assert said.startswith(f"{len(rows)} pairs (calib ")
+    assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
+    assert all(0 < row["soft_label"] < 1 for row in rows)
+    assert np.mean([row["soft_label"] > 0.5 for row in rows]) > 0.9  # the annotator model mostly agrees with the majority
+    pairs = read_pairs(tmp_path / "a.jsonl")
+    assert list(pairs.columns) == list(PREFERENCE_PAIRS.columns)
+    voted.rlhf("votes", "prepare", "--out", str(tmp_path / "b.jsonl"))
+    assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+
+
+def test_training_data_can_do_without_soft_labels_and_without_later_votes(voted: LearntHome, tmp_path: Path) -> None:
+    out = tmp_path / "some.jsonl"
+    voted.rlhf("votes", "prepare", "--no-soft-labels", "--up-to-seq", "90", "--out", str(out))
+    rows = lines(out)
+    assert len(rows) == 30  # three votes on each comparison, in order
+    assert max(row["max_seq"] for row in rows) == 90
+    assert not any("soft_label" in row for row in rows)
+    voted.rlhf("votes", "prepare", "--set", "min_agreement=0.9", "--out", str(out))
+    assert {row["agreement"] for row in lines(out)} == {1.0}
+
+
+def test_votes_that_make_no_pair_are_said_to(tmp_path: Path) -> None:
+    empty = voted_home(tmp_path)
+    with pytest.raises(NotEnoughData, match=r"0 votes on 0 comparisons make no pair.*Collect more votes"):
+        empty.rlhf("votes", "prepare", "--up-to-seq", "0")
+    assert not files(empty).training_data.exists()
+    assert empty.rlhf("votes", "annotators", "--up-to-seq", "0").output.startswith("No vote judges a comparison")
+    assert json.loads(empty.rlhf("votes", "annotators", "--up-to-seq", "0", "--json").output) == []
+
+
+def test_annotators_are_told_with_intervals_the_least_reliable_first(voted: LearntHome) -> None:
+    table = voted.rlhf("votes", "annotators").output
+    figures = pd.DataFrame(json.loads(voted.rlhf("votes", "annotators", "--json").output))
+    assert figures["annotator_id"].iloc[0] == "ann4"  # does not read
+    assert figures["reliability_high"].iloc[0] < figures["reliability_low"].iloc[1:].min()
+    assert (figures["n_timed"] == figures["n_votes"]).all()
+    assert figures["confidence_gap_low"].iloc[0] > 0
+    first = figures.iloc[0]
+    told = f"{first['reliability']:.2f} [{first['reliability_low']:.2f}, {first['reliability_high']:.2f}]"
+    assert table.index("ann4") < table.index(told) < table.index("ann0")
+    assert "Krippendorff's alpha 0." in table
+    assert "ann1" not in voted.rlhf("votes", "annotators", "--limit", "1").output
+
+
+def test_annotators_are_told_of_some_days_and_by_two_and_two(voted: LearntHome) -> None:
+    pairs = json.loads(voted.rlhf("votes", "annotators", "--pairs", "--json").output)
+    assert len(pairs) == 10
+    assert all(pair["kappa_low"] <= pair["kappa"] <= pair["kappa_high"] for pair in pairs)
+    assert "10 pairs of annotators" in voted.rlhf("votes", "annotators", "--pairs").output
+    same_day = json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-02", "--until", "2026-01-02", "--json").output)
+    assert sum(one["n_votes"] for one in same_day) == 720
+    assert json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-03", "--json").output) == []
+
+
+# --- reward train ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> None:
+    registry = champions(learnt).registry
+    version = registry.get("reward_model", 1)
+    assert version is not None
+    assert version.content_hash == folder_hash(files(learnt).checkpoint)
+    assert version.parent is None
+    assert version.metrics["test_accuracy"] > 0.6
+    assert version.metrics["noise_ceiling"] < 0.9
+    assert version.data_seq == read_pairs(files(learnt).training_data)["max_seq"].max()
+    assert load_reward_model(files(learnt).checkpoint, encoder=champions(learnt).encoder()).score(["x"], ["thanks"]).shape == (1,)
+    (run,) = [run for run in registry.runs(10) if run.name == "rlhf reward train"]
+    assert run.status == "FINISHED"
+    assert run.tags["registered.reward_model"] == version.label
+    kept = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
+    assert {"report.json", "loss_curve.png", "calibrator.json", "reliability_diagram.png"} <= kept
+
+
+def test_every_look_at_the_test_split_is_told(learnt: LearntHome) -> None:
+    found = json.loads(learnt.rlhf("reward", "openings", "--json").output)
+    assert [row["purpose"] for row in found] == ["report of a fitted reward model", "calibration report"]
+    assert len(found) == len(openings(champions(learnt).registry))
+    table = learnt.rlhf("reward", "openings").output
+    assert "2 openings of the test split" in table
+    assert "demo.reward_model@1" in table
+
+
+def test_without_an_opening_the_table_says_so(voted: LearntHome) -> None:
+    assert "Nobody has opened the test split yet" in voted.rlhf("reward", "openings").output
+    assert json.loads(voted.rlhf("reward", "openings", "--json").output) == []
+
+
+def test_retraining_starts_from_the_champion_and_names_its_parent(mine: LearntHome, tmp_path: Path) -> None:
+    cold, warm = tmp_path / "cold", tmp_path / "warm"
+    mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
+    said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
+    assert "from demo.reward_model@1 on" in said
+    versions = {v.version: v for v in champions(mine).registry.history("reward_model")}
+    assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
+    encoder = champions(mine).encoder()
+    texts = comparisons(20)["completion_a"].tolist()
+    scores = [load_reward_model(folder, encoder=encoder).score(texts, texts) for folder in (cold, warm)]
+    np.testing.assert_allclose(*scores, atol=1e-3)  # the problem is convex: only the way there differs
+    said = mine.rlhf("reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")).output
+    assert "from demo.reward_model@2 on" in said
+
+
+def test_soft_labels_of_the_annotator_model_are_learnt(mine: LearntHome) -> None:
+    mine.rlhf("reward", "train", *QUICK, "--label", "annotators")
+    version = champions(mine).registry.get("reward_model", "candidate")
+    assert version is not None
+    assert version.params["label"] == "annotators"
+    by_votes = champions(mine).registry.get("reward_model", 1)
+    assert by_votes is not None
+    assert version.content_hash != by_votes.content_hash
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
+    short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "start_from_probe=false", "--set", "n_resamples=100")
+    mine.rlhf("reward", "train", "--kind", "transformer", *short)
+    version = champions(mine).registry.get("reward_model", "candidate")
+    assert version is not None
+    assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
+    assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()  # what a killed one would leave
+    mine.rlhf("reward", "predict", "--input", str(asked(PAIR)), "--model", version.label, "--out", str(tmp_path / "out.jsonl"))
+    (row,) = lines(tmp_path / "out.jsonl")
+    assert (row["reward_model"], row["calibrator"]) == (version.label, "none")
+    assert 0 < row["p_raw"] == row["p_calibrated"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("train", "--kind", "oracle"), ConfigurationError, r"No reward model of kind 'oracle'\. Known: embedding"),
+        (("train", "--set", "l3_grid=[1]"), ConfigurationError, r"'l3_grid=\[1\]' changes no parameter.*l2_grid"),
+        (("train", "--set", "folds=1"), ConfigurationError, "folds: Input should be greater"),
+        (("train", "--set", "folds"), ConfigurationError, "Write NAME=VALUE"),
+        (("train", "--label", "truth"), ConfigurationError, "label: Input should be"),
+        (("train", "--retrain"), ModelNotFound, "no champion to retrain yet"),
+        (("train", "--data", "nowhere.jsonl"), NotEnoughData, r"no training data at nowhere\.jsonl\. Run `rlhf votes prepare`"),
+        (("calibrate",), ModelNotFound, r"no reward model to calibrate yet\. Train one: rlhf reward train"),
+        (("calibrate", "--model", "demo.policy@1"), ModelNotFound, "There are: none"),
+        (("predict",), ConfigurationError, "either --interactive, or --input"),
+        (("probe",), NotEnoughData, r"No comparison was predicted before its votes yet.*champion"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_cure(voted: LearntHome, arguments: tuple[str, ...], error: type, said: str) -> None:
+    voted.rlhf("votes", "prepare")
+    with pytest.raises(error, match=said):
+        voted.rlhf("reward", *arguments)
+
+
+def test_training_data_that_is_none_is_named_by_line(voted: LearntHome, asked: Callable[..., Path]) -> None:
+    for rows, error, said in (
+        (['{"prompt": '], DatasetError, "line 1: no JSON"),
+        (["[1]"], DatasetError, "line 1: a list, no object"),
+        ([], NotEnoughData, r"is empty\. Run `rlhf votes prepare`"),
+        ([PAIR], FrameError, "missing columns"),
+    ):
+        with pytest.raises(error, match=said):
+            voted.rlhf("reward", "train", "--data", str(asked(*rows)))
+
+
+# --- reward calibrate --------------------------------------------------------------------------------------------------------
+
+
+def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome) -> None:
+    assert champions(mine).policy  # the home is whole
+    judge = champions(mine).judge()
+    assert judge is not None
+    assert judge.calibrator_version.endswith("@1")
+    said = mine.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[temperature]", "--set", "n_resamples=100").output
+    assert "beside a noise ceiling of 0." in said
+    log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
+    assert [entry["calibrator_version"] for entry in log] == [1, 2]
+    assert [CalibrationReport.model_validate(entry) for entry in log] == mine.store.calibrations.log()
+    again = champions(mine).judge()
+    assert again is not None
+    assert again.calibrator_version.endswith("@2")
+
+
+def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHome) -> None:
+    mine.rlhf("reward", "train", *QUICK)
+    said = mine.rlhf("reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100").output
+    assert "demo.reward_model@2 is not champion" in said
+    assert "rlhf models promote demo.reward_model@2" in said
+    judge = champions(mine).judge()
+    assert judge is not None
+    assert judge.label == "demo.reward_model@1"
+
+
+def test_too_few_pairs_to_calibrate_are_counted(learnt: LearntHome) -> None:
+    with pytest.raises(NotEnoughData, match=r"24 preference pairs in the calib split \(500 needed\)"):
+        learnt.rlhf("reward", "calibrate", "--set", "min_pairs=500")
+
+
+# --- reward predict ----------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_say_what_they_rest_on(learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    turned = PAIR | {"completion_a": PAIR["completion_b"], "completion_b": PAIR["completion_a"], "id": 7}
+    for _ in range(2):
+        said = learnt.rlhf("reward", "predict", "--input", str(asked(PAIR, turned)), "--out", str(out)).output
+    rows = lines(out)
+    assert len(rows) == 4  # appended
+    assert said.startswith("2 predictions of demo.reward_model@1, ")
+    one, other = rows[:2]
+    version = champions(learnt).registry.get("reward_model", "champion")
+    assert version is not None
+    assert (one["reward_model"], one["data_hash"], one["data_seq"]) == (version.label, version.data_hash, version.data_seq)
+    assert one["calibrator"].endswith("@1")
+    assert one["p_calibrated"] > 0.5
+    for name in ("p_raw", "p_calibrated"):
+        assert one[name] + other[name] == pytest.approx(1.0, abs=1e-9)
+    assert one["features_hash"] != other["features_hash"]
+    assert other["id"] == 7
+    assert {name: one[name] for name in PAIR} == PAIR
+
+
+def test_somebody_asks_pair_by_pair(learnt: LearntHome, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    typed = "What is it?\\nTell me.\nThank you. It is x.\nno\n\nnever read\n"
+    said = learnt.rlhf("reward", "predict", "--interactive", "--out", str(out), input=typed).output
+    assert "a is preferred with" in said
+    (row,) = lines(out)
+    assert row["prompt"] == "What is it?\nTell me."
+    cut = learnt.rlhf("reward", "predict", "--interactive", "--out", str(out), input="What?\na only\n").output
+    assert "0 predictions" in cut
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "x", "completion_a": "y"}, "object 2: completion_b is missing"),
+        (PAIR | {"completion_a": None}, "object 2: completion_a is None, no text"),
+    ],
+)
+def test_a_pair_that_is_none_is_named_before_anything_is_predicted(
+    learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path, row: dict, said: str
+) -> None:
+    with pytest.raises(DatasetError, match=said):
+        learnt.rlhf("reward", "predict", "--input", str(asked(PAIR, row)), "--out", str(tmp_path / "out.jsonl"))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_without_a_champion_nothing_is_predicted(voted: LearntHome, asked: Callable[..., Path]) -> None:
+    with pytest.raises(ModelNotFound, match=r"no champion reward model yet.*rlhf reward train"):
+        voted.rlhf("reward", "predict", "--input", str(asked(PAIR)))
+
+
+# --- reward probe ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    """Comparisons that the champion predicted, and votes that came later; ten of them nobody judged."""
+    home = learnt.copied(tmp_path_factory.mktemp("watched") / "home")
+    judge = champions(home).judge()
+    assert judge is not None
+    shown = comparisons(80).assign(day="2026-01-03")
+    for name in ("comparison_id", "prompt_id"):
+        shown[name] = "new" + shown[name]
+    predicted = predict(
+        shown, judge.reward_model, judge.calibrator, reward_model_label=judge.label, calibrator_version=judge.calibrator_version,
+        data_hash=judge.version.data_hash or "", predicted_at=NOON,
+    )  # fmt: skip
+    rng = np.random.default_rng(3)
+    with home.store as store:
+        store.comparisons.publish(shown, predicted, published_at=NOON)
+        store.votes.cast_many(
+            [
+                NewVote(
+                    comparison_id=str(row.comparison_id), annotator_id=f"ann{person}", annotator_kind="human", origin="api", voted_at=NOON,
+                    choice="a" if (row.p_calibrated > 0.5) == (rng.random() < 0.75) else "b", idempotency_key=f"{row.comparison_id}/{person}",
+                )
+                for row in predicted.head(70).itertuples()
+                for person in range(2)
+            ]
+        )  # fmt: skip
+    return home
+
+
+def test_the_model_is_held_against_later_votes_with_counts_and_intervals(watched: LearntHome) -> None:
+    table = watched.rlhf("reward", "probe").output
+    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    assert sum(found["n"] for found in bins) == 140
+    assert all(found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] for found in bins)
+    right = sum(found["n"] * found["accuracy"] for found in bins) / 140
+    assert right == pytest.approx(0.75, abs=0.1)
+    assert "demo.reward_model@1 against 140 votes cast after its predictions" in table
+    assert "beside a noise ceiling of 0." in table
+    assert files(watched).reliability_diagram.read_bytes().startswith(b"\x89PNG")
+    log = lines(files(watched).reflection_log)
+    assert len(log) == 150  # one for each vote, and the ten that nobody judged: no prediction is an orphan of its log
+    assert sum(row["vote_id"] is None for row in log) == 10
+    assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
+
+
+def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome) -> None:
+    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    found = max(bins, key=lambda one: one["n"])
+    middle = f"{(found['low'] + found['high']) / 2:.4f}"
+    rows = json.loads(watched.rlhf("reward", "probe", "--bin", middle, "--json").output)
+    assert len(rows) == found["n"]
+    assert all(found["low"] <= max(row["p_calibrated"], 1 - row["p_calibrated"]) < found["high"] for row in rows)
+    wrong = [row["wrong"] for row in rows]
+    assert wrong == sorted(wrong, reverse=True)
+    assert 1 - np.mean(wrong) == pytest.approx(found["accuracy"])
+    table = watched.rlhf("reward", "probe", "--bin", middle).output
+    assert f"{found['n']} votes at a confidence of {found['low']:.2f} to {found['high']:.2f}, {sum(wrong)} predicted wrong" in table
+    empty = next(
+        value
+        for value in (0.51, 0.56, 0.61, 0.66, 0.71, 0.76, 0.81, 0.86, 0.91, 0.99)
+        if not any(b["low"] <= value < b["high"] for b in bins)
+    )
+    with pytest.raises(NotEnoughData, match=r"No vote lies in the bin of .*There are votes in 0\."):
+        watched.rlhf("reward", "probe", "--bin", str(empty))
+
+
+def test_a_model_that_predicted_nothing_is_answered_with_those_that_did(watched: LearntHome) -> None:
+    with pytest.raises(ConfigurationError, match=r"predicted nothing here\. There are predictions of demo\.reward_model@1 \(150\)"):
+        watched.rlhf("reward", "probe", "--model", "demo.reward_model@9")

@@ -1,0 +1,142 @@
+"""Votes that teach little or nothing: what becomes of them on the way to a reward model."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
+from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.votes import PairParams, joint_model, noise_ceiling, preference_pairs
+from tests.unit.reward_model.word_pairs import WordEncoder
+
+FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
+TEXTS = ["kind right", "curt right", "kind vague", "curt vague"]
+
+
+def comparisons(n: int, texts: list[tuple[str, str]] | None = None) -> pd.DataFrame:
+    """Each of a prompt of its own; a likes to be kind as often as b does."""
+    rng = np.random.default_rng(0)
+    shown = texts or [tuple(f"{text} {i}" for text in rng.choice(TEXTS, 2, replace=False)) for i in range(n)]
+    rows = [
+        {
+            "day": "2026-01-01", "comparison_id": f"c{i:04d}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"{i}a",
+            "completion_b_id": f"{i}b", "completion_a": a, "completion_b": b, "model_version_a": "m@1", "model_version_b": "m@1",
+            "category": "factual", "repeat_of": None, "position": i, "seed": 0,
+        }
+        for i, (a, b) in enumerate(shown)
+    ]  # fmt: skip
+    return check_frame(pd.DataFrame(rows), COMPARISONS)
+
+
+def votes(of: pd.DataFrame, cast: dict[str, list[str]]) -> pd.DataFrame:
+    """Annotator -> the choice on each comparison."""
+    rows = [
+        {
+            "day": "2026-01-01", "seq": 0, "vote_id": f"{who}-{c}", "comparison_id": c, "prompt_id": p, "annotator_id": who,
+            "annotator_kind": "human", "choice": choice, "strength": None, "repeat_of": None,
+            "voted_at": pd.Timestamp("2026-01-01T10:00Z"), "received_at": pd.Timestamp("2026-01-01T10:00Z"),
+        }
+        for who, choices in cast.items()
+        for c, p, choice in zip(of["comparison_id"], of["prompt_id"], choices, strict=True)
+    ]  # fmt: skip
+    return check_frame(pd.DataFrame(rows).assign(seq=range(1, len(rows) + 1)), VOTES)
+
+
+def kind_side(of: pd.DataFrame) -> list[str]:
+    """What somebody says who only wants kindness."""
+    return [
+        "tie" if ("kind" in a) == ("kind" in b) else "a" if "kind" in a else "b"
+        for a, b in zip(of["completion_a"], of["completion_b"], strict=True)
+    ]
+
+
+def other(choices: list[str]) -> list[str]:
+    return [{"a": "b", "b": "a"}.get(choice, choice) for choice in choices]
+
+
+def test_one_annotator_teaches_a_model_whose_ceiling_nobody_knows():
+    shown = comparisons(300)
+    cast = votes(shown, {"only": kind_side(shown)})
+    assert noise_ceiling(cast) is None
+    report = fit_reward_model(
+        preference_pairs(cast, shown), RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=noise_ceiling(cast)
+    ).report
+    assert report.test.ceiling is None
+    assert report.test.accuracy.value > 0.9
+
+
+def test_all_ties_teach_nothing_and_say_so():
+    shown = comparisons(60)
+    cast = votes(shown, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
+    with pytest.raises(NotEnoughData, match="train split"):
+        fit_reward_model(preference_pairs(cast, shown), encoder=WordEncoder())
+    kept = preference_pairs(cast, shown, PairParams(keep_only_ties=True))
+    assert (kept["n_votes"].tolist(), kept["n_ties"].tolist()) == ([0] * 60, [2] * 60)
+    with pytest.raises(NotEnoughData, match="davidson"):
+        EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(kept)
+
+
+def test_davidson_learns_from_all_ties_that_nobody_prefers_anything():
+    shown = comparisons(60)
+    kept = preference_pairs(votes(shown, {"x": ["tie"] * 60}), shown, PairParams(keep_only_ties=True))
+    model = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(kept)
+    assert np.abs(model.score(["q"] * 4, TEXTS)).max() < 1e-3
+    assert model.log_tie_width_ > 5
+
+
+def test_a_cycle_has_no_winner_and_does_no_harm():
+    """A over B, B over C, C over A: the best scores are equal ones."""
+    ring = [("kind 1", "curt 1"), ("curt 1", "vague 1"), ("vague 1", "kind 1")] * 20
+    shown = comparisons(60, ring)
+    pairs = preference_pairs(votes(shown, {"x": ["a"] * 60}), shown).assign(prompt="ask")
+    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
+    assert np.ptp(model.score(["ask"] * 3, ["kind 1", "curt 1", "vague 1"])) < 1e-3
+
+
+def test_the_annotator_model_sees_through_one_who_is_always_wrong():
+    """Two of three know what they want; one always says the opposite, and alone on half the comparisons."""
+    shown = comparisons(400)
+    right = kind_side(shown)
+    rng = np.random.default_rng(2)
+    alone = rng.random(400) < 0.5
+    cast = votes(shown, {"x": right, "y": right, "contrary": other(right)})
+    cast = cast[(cast["annotator_id"] == "contrary") | ~cast["comparison_id"].isin(shown["comparison_id"][alone])]
+    annotators = joint_model(cast, shown)
+    reliability = annotators.annotators.set_index("annotator_id")["reliability"]
+    assert reliability["contrary"] < 0.2
+    assert reliability["x"] > 0.8
+    pairs = preference_pairs(cast, shown)
+    by_majority, by_annotators = (
+        fit_reward_model(pairs, RewardModelParams(label=label, **FEW), encoder=WordEncoder(), soft_labels=annotators.labels).model
+        for label in ("majority", "annotators")
+    )
+    kind, curt = by_annotators.score(["q"] * 2, ["kind right", "curt right"])
+    assert kind > curt + 1
+    less = by_majority.score(["q"] * 2, ["kind right", "curt right"])
+    assert kind - curt > less[0] - less[1]
+
+
+def test_one_comparison_with_opposite_votes_has_no_majority_and_two_cancel_out():
+    shown = comparisons(60, [("kind 1", "curt 1")] * 60)
+    split = votes(shown, {"x": ["a"] * 60, "y": ["b"] * 60})
+    assert preference_pairs(split, shown).empty
+    kept = preference_pairs(split, shown, PairParams(keep_even_splits=True))
+    assert (kept["agreement"] == 0.5).all()
+    # The same two completions in two comparisons, preferred once this way and once that.
+    opposite = preference_pairs(votes(shown, {"x": ["a", "b"] * 30}), shown).assign(prompt="ask")
+    for pairs in (kept.assign(prompt="ask"), opposite):
+        model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
+        assert np.ptp(model.score(["ask"] * 2, ["kind 1", "curt 1"])) < 1e-3
+
+
+def test_where_only_one_side_was_ever_chosen_the_texts_are_learnt_and_not_the_side():
+    shown = comparisons(300)
+    said = kind_side(shown)
+    always_a = shown[[choice == "a" for choice in said]]
+    pairs = preference_pairs(votes(always_a, {"x": ["a"] * len(always_a)}), always_a)
+    assert set(pairs["chosen_side"]) == {"a"}
+    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
+    kind, curt = model.score(["q"] * 2, ["kind right", "curt right"])
+    assert kind > curt + 1

@@ -1,0 +1,105 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
+from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights, with_soft_labels
+from rlhf_pipeline.reward_model.losses import LOSSES, tie_chance
+from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
+
+FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
+
+
+def soft_labels(pairs: pd.DataFrame, p_chosen: float) -> pd.DataFrame:
+    p_a = np.where(pairs["chosen_side"] == "a", p_chosen, 1 - p_chosen)
+    frame = pairs[["comparison_id", "prompt_id"]].assign(utility=0.0, sd=1.0, p_a=p_a, p_low=0.0, p_high=1.0, n_votes=3)
+    return check_frame(frame, SOFT_LABELS)
+
+
+def test_frames_from_before_there_were_soft_labels_are_valid():
+    old = make_pairs(4).drop(columns=["soft_label", "n_ties"])
+    checked = check_frame(old, PREFERENCE_PAIRS)
+    assert checked["soft_label"].isna().all()
+    assert targets_of(old, LabelParams()).ties.tolist() == [0.0] * 4
+    with pytest.raises(NotEnoughData, match="soft label"):
+        targets_of(old, LabelParams(label="annotators"))
+
+
+def test_a_soft_label_is_that_of_the_chosen_side():
+    pairs = make_pairs(20)
+    joined = with_soft_labels(pairs, soft_labels(pairs, 0.7))
+    np.testing.assert_allclose(joined["soft_label"], 0.7)
+    np.testing.assert_allclose(targets_of(joined, LabelParams(label="annotators")).p, 0.7)
+    assert set(pairs["chosen_side"]) == {"a", "b"}
+
+
+def test_a_pair_that_lacks_its_soft_label_is_named():
+    pairs = make_pairs(6)
+    joined = with_soft_labels(pairs, soft_labels(pairs, 0.7).iloc[1:])
+    with pytest.raises(FrameError, match=r"1 of 6 pairs have no soft label, first c0-00000"):
+        targets_of(joined, LabelParams(label="annotators"))
+
+
+def test_labels_and_weights_of_votes_majorities_and_ties():
+    pairs = make_pairs(3).assign(agreement=[0.6, 1.0, 0.5], n_votes=[5, 3, 0], n_ties=[5, 0, 4], margin=[0.25, 1.0, 0.0])
+    votes = targets_of(pairs, LabelParams(label="votes"))
+    assert votes.p.tolist() == [0.6, 1.0, 0.5]
+    assert votes.ties.tolist() == [0.5, 0.0, 1.0]
+    assert votes.strength.tolist() == [0.25, 1.0, 0.0]
+    majority = targets_of(pairs, LabelParams(label="majority"))
+    assert (majority.p.tolist(), majority.ties.tolist()) == ([1.0, 1.0, 0.5], [0.0, 0.0, 1.0])
+    assert vote_weights(pairs, LabelParams()).tolist() == [5.0, 3.0, 0.0]
+    assert vote_weights(pairs, LabelParams(loss="davidson")).tolist() == [10.0, 3.0, 4.0]
+    assert vote_weights(pairs, LabelParams(label="annotators")).tolist() == [10.0, 3.0, 4.0]
+    assert vote_weights(pairs, LabelParams(loss="margin")).tolist() == [1.0, 1.0, 1.0]
+    assert vote_weights(pairs, LabelParams(label="majority")).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_learns_what_people_like_and_the_same_again(loss):
+    pairs = make_pairs(300).assign(n_ties=1)
+    params = EmbeddingParams(loss=loss, **FEW)
+    model = EmbeddingRewardModel(params, WordEncoder()).fit(pairs)
+    liked, disliked = model.score(["q"] * 2, ["kind right", "curt wrong"])
+    assert liked > disliked + 0.5
+    assert EmbeddingRewardModel(params, WordEncoder()).fit(pairs.iloc[::-1]).weights_hash == model.weights_hash
+
+
+def test_davidsons_tie_width_is_learnt_saved_and_needed(tmp_path):
+    pairs = make_pairs(400).assign(n_ties=1)  # one of four judgements is a tie
+    model = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(pairs)
+    scores = [model.score(pairs["prompt"].tolist(), pairs[side].tolist()) for side in ("chosen", "rejected")]
+    assert tie_chance(scores[0] - scores[1], model.log_tie_width_).mean() == pytest.approx(0.25, abs=0.01)
+    model.save(tmp_path)
+    assert EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder()).log_tie_width_ == model.log_tie_width_
+    without = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(make_pairs(400))
+    assert without.log_tie_width_ < -5  # nobody said tie
+
+
+def test_the_margin_loss_parts_what_people_felt_strongly_about():
+    pairs = make_pairs(400, n_votes=1)
+    strong = [" kind " in f" {text} " for text in pairs["chosen"]]
+    felt = pairs.assign(margin=np.where(strong, 1.0, 0.25))
+    apart = {}
+    for scale in (0.0, 4.0):
+        model = EmbeddingRewardModel(EmbeddingParams(loss="margin", margin_scale=scale, **FEW), WordEncoder()).fit(felt)
+        kind, curt = model.score(["q"] * 2, ["kind", "curt"])
+        apart[scale] = kind - curt
+    assert apart[4.0] > apart[0.0] + 1
+
+
+def test_a_model_of_soft_labels_says_what_they_say():
+    pairs = make_pairs(600)
+    sure = fit_reward_model(
+        pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95)
+    )
+    unsure = fit_reward_model(
+        pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.55)
+    )
+    assert (sure.report.label, sure.report.loss) == ("annotators", "soft")
+    assert unsure.model.score_std_ < 0.5 * sure.model.score_std_
+    by_votes = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95))
+    assert by_votes.report.data_hash == fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.data_hash

@@ -1,0 +1,174 @@
+"""Each annotator's figures are what was done, with ends that say how much was seen."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.frames import EFFORTS, check_frame
+from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
+from rlhf_pipeline.votes.intervals import wilson_bounds
+from rlhf_pipeline.votes.joint_model import JointParams, joint_model
+from rlhf_pipeline.votes.plots import reliability_plot
+from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
+
+
+def efforts(votes: pd.DataFrame, *, seconds: object = None, sure: object = None) -> pd.DataFrame:
+    return check_frame(pd.DataFrame({"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": sure}), EFFORTS)
+
+
+def shown(n: int, **columns: object) -> pd.DataFrame:
+    return comparisons_of(np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)).assign(**columns)
+
+
+def figures(votes: pd.DataFrame, **more: object) -> pd.DataFrame:
+    return annotator_figures(votes, joint_model(votes), **more).set_index("annotator_id")  # type: ignore[arg-type]
+
+
+def ends(row: pd.Series, measure: str) -> list[float]:
+    return row[[measure, f"{measure}_low", f"{measure}_high"]].tolist()
+
+
+def test_reliability_and_leaning_are_the_joint_models_the_least_reliable_first():
+    truth = simulate(60, n_annotators=6)
+    model = joint_model(truth.votes)
+    found = annotator_figures(truth.votes, model)
+    known = model.annotators.set_index("annotator_id").loc[found["annotator_id"]].reset_index()
+    for name in ("n_votes", *ends_of("reliability"), *ends_of("position_bias")):
+        assert found[name].tolist() == known[name].tolist()
+    assert found["reliability"].is_monotonic_increasing
+
+
+def ends_of(measure: str) -> list[str]:
+    return [measure, f"{measure}_low", f"{measure}_high"]
+
+
+def test_what_nobody_measured_is_missing_and_not_zero():
+    found = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
+    assert found[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
+    assert found["n_followed"] == 2
+    for measure in ("self_consistency", "median_seconds", "too_fast", "gold_accuracy", "confidence_gap", "brier"):
+        assert np.isnan(ends(found, measure)).all(), measure
+    assert np.isnan(found["mean_confidence"])
+
+
+def test_a_share_of_few_has_wide_ends():
+    again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=9)  # sides swapped: the same judgement
+    votes = pd.concat([votes_of([0, 0, 1], [0, 1, 0], ["a", "a", "b"]), again], ignore_index=True)
+    one, other = (figures(votes).loc[f"ann{i:04d}"] for i in range(2))
+    assert (one["n_again"], one["self_consistency"], one["self_consistency_high"]) == (1, 1.0, 1.0)
+    assert one["self_consistency_low"] == pytest.approx(wilson_bounds(1.0, 1)[0])
+    assert one["self_consistency_low"] < 0.3
+    assert other["n_again"] == 0
+
+
+def test_earlier_passes_count_as_judging_again():
+    votes = votes_of([0, 1], 0, ["a", "b"])
+    passes = pd.DataFrame(
+        {
+            "prompt_id": "p0", "comparison_id": ["c00000", "c00001"], "annotator_id": ["ann0000", "somebody else"], "pass_no": 2,
+            "choice_first": ["b", "b"], "choice": ["a", "b"],
+        }
+    )  # fmt: skip
+    found = figures(votes, passes=passes).loc["ann0000"]
+    assert (found["n_again"], found["self_consistency"]) == (1, 0.0)
+
+
+def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
+    votes = votes_of(range(11), [0] * 6 + [1] * 5, ["a"] * 11)
+    found = figures(votes, efforts=efforts(votes, seconds=[6.0, 1, 5, 2, 4, 3, *range(5)]))
+    assert found.loc["ann0000", "n_timed"] == 6
+    assert ends(found.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]  # 2 in 64 that all six lie on one side of the true median
+    assert found.loc["ann0001", "n_timed"] == 5
+    assert np.isnan(ends(found.loc["ann0001"], "median_seconds")).all()
+
+
+def test_the_ends_of_a_median_cover_as_often_as_promised():
+    rng = np.random.default_rng(3)
+    n_annotators, n_each = 600, 15
+    votes = votes_of(np.arange(n_annotators * n_each), np.repeat(np.arange(n_annotators), n_each), ["a"] * (n_annotators * n_each))
+    model = joint_model(votes, params=JointParams(max_iterations=1))
+    found = annotator_figures(votes, model, efforts=efforts(votes, seconds=rng.lognormal(2.0, 0.7, len(votes))))
+    covered = (found["median_seconds_low"] <= np.exp(2.0)) & (np.exp(2.0) <= found["median_seconds_high"])
+    assert 0.95 <= covered.mean() <= 0.985  # order statistics of 15: 96.5 %
+
+
+def test_too_fast_is_faster_than_the_two_completions_are_read():
+    votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"])
+    texts = shown(3, completion_a="x" * 150, completion_b="y" * 50)  # comparison 3 is not known
+    found = figures(votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1])).loc["ann0000"]
+    assert (found["n_timed"], found["n_read"]) == (4, 3)
+    assert found["too_fast"] == pytest.approx(1 / 3)
+    slow = figures(votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1]), params=FiguresParams(fastest_reading=10))
+    assert slow.loc["ann0000", "too_fast"] == 1.0
+
+
+def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
+    again = votes_of([9], [0], ["a"]).assign(repeat_of="c00000", vote_id="again", seq=9)
+    votes = pd.concat([votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True)
+    known = shown(4, gold=["a", "b", "tie", None])
+    found = figures(votes, comparisons=known).loc["ann0000"]
+    assert (found["n_gold"], found["gold_accuracy"]) == (3, pytest.approx(2 / 3))
+
+
+def test_confidence_is_held_against_what_the_others_say():
+    # Ten comparisons, all others say a; the one asked says a on seven, always at 0.9.
+    said = ["a"] * 7 + ["b"] * 3
+    votes = votes_of(np.tile(range(10), 3), np.repeat(range(3), 10), [*said, *["a"] * 20])
+    sure = [0.9] * 10 + [None] * 20
+    found = figures(votes, efforts=efforts(votes, sure=sure))
+    mine = found.loc["ann0000"]
+    assert (mine["n_sure"], mine["mean_confidence"]) == (10, pytest.approx(0.9))
+    low, high = wilson_bounds(0.7, 10)
+    assert ends(mine, "confidence_gap") == pytest.approx([0.2, 0.9 - high, 0.9 - low])
+    assert mine["brier"] == pytest.approx(0.7 * 0.01 + 0.3 * 0.81)
+    assert found.loc["ann0001", "n_sure"] == 0
+
+
+def test_a_vote_whose_others_are_split_measures_no_confidence():
+    votes = votes_of([0, 0, 0, 1], [0, 1, 2, 0], ["a", "a", "b", "a"])
+    assert figures(votes, efforts=efforts(votes, sure=[0.8] * 4)).loc["ann0000", "n_sure"] == 0
+
+
+def test_who_is_too_sure_is_told_from_who_is_not():
+    rng = np.random.default_rng(1)
+    truth = simulate(300, n_annotators=6)
+    sure = np.where(truth.votes["annotator_id"] == "ann0001", 0.99, 0.7) + rng.uniform(-0.01, 0.01, len(truth.votes))
+    found = figures(truth.votes, efforts=efforts(truth.votes, sure=np.clip(sure, 0, 1)))
+    assert found.loc["ann0001", "confidence_gap_low"] > 0.05
+    assert (found.drop("ann0001")["confidence_gap"] < found.loc["ann0001", "confidence_gap"] - 0.1).all()
+
+
+def test_every_figure_lies_between_its_ends_and_the_order_of_votes_is_irrelevant():
+    truth = simulate(80, n_annotators=12, seed=2)
+    rng = np.random.default_rng(0)
+    told = efforts(truth.votes, seconds=rng.lognormal(1, 1, len(truth.votes)), sure=rng.uniform(0.5, 1, len(truth.votes)))
+    mixed = truth.votes.sample(frac=1.0, random_state=1)
+    found, again = (annotator_figures(v, joint_model(v), comparisons=truth.comparisons, efforts=told) for v in (truth.votes, mixed))
+    pd.testing.assert_frame_equal(found, again)
+    for measure in [name.removesuffix("_low") for name in ANNOTATOR_FIGURES.columns if name.endswith("_low")]:
+        known = found[found[measure].notna()]
+        assert (known[f"{measure}_low"] <= known[measure]).all(), measure
+        assert (known[measure] <= known[f"{measure}_high"]).all(), measure
+
+
+def test_machines_and_skips_are_nobodys_figures():
+    votes = votes_of([0, 1], [0, 1], ["a", "skip"])
+    machine = votes_of([0], [7], ["a"]).assign(annotator_kind="machine", vote_id="m", seq=9)
+    both = pd.concat([votes, machine], ignore_index=True)
+    assert figures(both, efforts=efforts(both, seconds=1.0)).index.tolist() == ["ann0000"]
+
+
+def test_the_picture_is_a_png_of_any_number_of_annotators():
+    for n in (1, 60):
+        truth = simulate(60, n_annotators=n, votes_each=1)
+        assert reliability_plot(annotator_figures(truth.votes, joint_model(truth.votes))).startswith(b"\x89PNG")
+
+
+def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_sides():
+    votes = votes_of(range(10), [0] * 5 + [1] * 5, ["a", "b", "b", "a", "tie", *"ababa"])
+    plain = figures(votes)
+    assert (plain.loc["ann0000", "n_followed"], plain.loc["ann0000", "same_as_before"]) == (4, 0.25)
+    assert plain.loc["ann0001", "same_as_before"] == 0.0
+    # Somebody who always presses left: a where a stood left, b where b did.
+    cards = votes.assign(is_swapped=(votes["choice"] == "b").to_numpy())
+    assert figures(cards).loc["ann0001", "same_as_before"] == 1.0

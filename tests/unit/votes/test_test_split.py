@@ -1,0 +1,152 @@
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.config import code_commit
+from rlhf_pipeline.errors import ConfigurationError, FrameError, StoreError
+from rlhf_pipeline.frames import frame_hash
+from rlhf_pipeline.votes import Opening, n_test_pairs, open_test_split
+
+ROOT = Path(__file__).parents[3]
+DOOR = "rlhf_pipeline/votes/test_split.py"
+PAIRS = pd.DataFrame({"comparison_id": ["c1", "c2", "c3", "c4"], "split": ["train", "test", "calib", "test"]}, index=[9, 8, 7, 6])
+
+
+def opened(pairs: pd.DataFrame = PAIRS, **more: object) -> tuple[pd.DataFrame, list[Opening]]:
+    seen: list[Opening] = []
+    return open_test_split(pairs, **{"model": "rm@1", "purpose": "accuracy", "record": seen.append, **more}), seen
+
+
+def test_the_test_pairs_come_in_order_and_a_record_says_who_looked() -> None:
+    test, (opening,) = opened()
+    assert test["comparison_id"].tolist() == ["c2", "c4"]
+    assert test.index.tolist() == [0, 1]
+    assert (opening.model, opening.purpose, opening.n_pairs, opening.commit) == ("rm@1", "accuracy", 2, code_commit())
+    assert opening.data_hash == frame_hash(test)
+    assert opening.opened_at.utcoffset() is not None
+    assert Opening.from_json(opening.model_dump_json()) == opening
+
+
+def test_the_caller_s_frame_stays_as_it_was() -> None:
+    before = PAIRS.copy()
+    test, _ = opened()
+    test["split"] = "train"
+    pd.testing.assert_frame_equal(PAIRS, before)
+
+
+def test_without_a_record_there_are_no_pairs() -> None:
+    def refused(opening: Opening) -> None:
+        raise StoreError("no MLflow")
+
+    with pytest.raises(StoreError):
+        opened(record=refused)
+
+
+def test_nothing_is_opened_where_there_is_nothing() -> None:
+    test, openings = opened(PAIRS[PAIRS["split"] == "train"])
+    assert test.empty
+    assert not openings
+
+
+def test_counting_is_no_look() -> None:
+    assert n_test_pairs(PAIRS) == 2
+
+
+@pytest.mark.parametrize("said", [{"model": " "}, {"purpose": ""}])
+def test_a_look_without_a_name_or_a_reason_is_refused(said: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="for a model and a purpose"):
+        opened(**said)
+
+
+def test_pairs_without_a_split_are_refused() -> None:
+    for act in (opened, n_test_pairs):
+        with pytest.raises(FrameError, match="no column split"):
+            act(PAIRS[["comparison_id"]])
+
+
+def test_by_default_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        open_test_split(PAIRS, model="rm@1", purpose="accuracy")
+    assert "test split opened: rm@1 for accuracy, 2 pairs" in caplog.text
+
+
+# What may say "test": the names of the splits and the schemas that list them.
+NAMES = {
+    DOOR, "rlhf_pipeline/votes/splits.py", "rlhf_pipeline/frames.py", "rlhf_pipeline/datasets/preference.py",
+    "rlhf_pipeline/datasets/comparisons.py",
+}  # fmt: skip
+# Lines that say it and take no pair: made-up splits, heads of tables, and votes (not pairs) that a ceiling is counted from.
+HARMLESS = {
+    "benchmarks/bench_calibration.py": ["np.where(np.arange(n) < HOLDOUT"],
+    "benchmarks/bench_real.py": ['for part in ("all", "test")', "gold_ceiling(fitted.votes["],
+    "benchmarks/real_weeks.py": ['("test", "verdict", "statistic"'],
+}
+IN_A_QUERY = re.compile(r"""split\s*==\s*\\?["']""")
+
+
+def takes_test(source: str) -> Iterator[int]:
+    """Lines that could pick rows by split == "test": compared with it, handed on as an argument, listed, or looked up under it.
+
+    Leaving test pairs out (`!=`) is what everybody may do.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and not any(isinstance(op, ast.NotEq) for op in node.ops):
+            said = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call):
+            said = [*node.args, *(k.value for k in node.keywords)]
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            said = [*node.elts]
+        elif isinstance(node, ast.Subscript):
+            said = [node.slice]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IN_A_QUERY.search(node.value):
+            yield node.lineno
+            continue
+        else:
+            continue
+        yield from (part.lineno for part in said if isinstance(part, ast.Constant) and part.value == "test")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'pairs[pairs["split"] == "test"]', "pairs[pairs.split.isin(['test'])]", '_split(pairs, "test")', 'rows_of(split="test")',
+        '[pairs[pairs["split"] == s] for s in ("calib", "test")]', 'by_split["test"]', """pairs.query("split == 'test'")""",
+        'pairs[pairs["split"].eq("test")]',
+    ],
+)  # fmt: skip
+def test_the_search_below_finds_every_way_in(line: str) -> None:
+    assert list(takes_test(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"test": 1}',
+        'pairs[pairs["split"] != "test"]',
+        "report.test",
+        'x = "tested"',
+        "'the test split'",
+        'open_test_split(pairs, model="m")',
+    ],
+)
+def test_and_nothing_else(line: str) -> None:
+    assert not list(takes_test(line))
+
+
+def learning_code() -> list[Path]:
+    """The library, the application and the benchmarks."""
+    folders = ("rlhf_pipeline", "assets", "sensors", "jobs", "resources", "demo", "replay", "benchmarks")
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", learning_code(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_nobody_takes_test_pairs_past_the_door(path: Path) -> None:
+    here = path.relative_to(ROOT).as_posix()
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    found = [n for n in takes_test(source) if here not in NAMES and not any(words in lines[n - 1] for words in HARMLESS.get(here, ()))]
+    assert not found, f"{here}, lines {found}: take test pairs through rlhf_pipeline.votes.open_test_split, which records who looked"

@@ -1,0 +1,206 @@
+"""`POST /api/v1/predictions` against a live server: what the command line says, for those who may ask, by whoever is champion."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rlhf_pipeline.client import AsyncClient, Client
+from rlhf_pipeline.client.answers import PairToPredict
+from rlhf_pipeline.errors import ConflictingRequest
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import Server, create_app
+from tests.learnt_home import LearntHome, learnt_home
+from tests.web.conftest import ShiftedClock, Web
+from tests.web.databases import on_sqlite
+
+ASKED = [("Name a colour.", "It is certainly red. Thanks for asking!", "no"), ("And a fruit?", "pear", "A pear, which is sweet — ü.")]
+PAIRS = [{"prompt": p, "completion_a": a, "completion_b": b} for p, a, b in ASKED]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    return learnt_home(tmp_path_factory.mktemp("learnt"))
+
+
+@pytest.fixture(scope="module")
+def served(home: LearntHome) -> Iterator[Web]:
+    settings = home.settings
+    store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    with store, Server(create_app(settings, store, has_pages=False)) as server:
+        yield Web(store, settings, server.url, ShiftedClock())
+
+
+@pytest.fixture(scope="module")
+def engineer(served: Web) -> Iterator[httpx.Client]:
+    with served.client(Role.ENGINEER) as client:
+        yield client
+
+
+def ask(client: httpx.Client, body: Any, **headers: str) -> dict[str, Any]:
+    answer = client.post("/predictions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def test_it_agrees_with_the_command_line(home: LearntHome, engineer: httpx.Client, tmp_path: Path) -> None:
+    asked, out = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
+    asked.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
+    home.rlhf("reward", "predict", "--input", str(asked), "--out", str(out))
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    told = ask(engineer, {"pairs": PAIRS})
+    assert len(lines) == len(told["predictions"]) == 2
+    for line, answer in zip(lines, told["predictions"], strict=True):
+        for name in ("p_raw", "p_calibrated", "score_a", "score_b"):
+            assert answer[name] == pytest.approx(line[name], abs=1e-6), name
+        assert answer["features_hash"] == line["features_hash"]
+        assert {name: told[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")} == {
+            name: line[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")
+        }
+    assert told["reward_model"] == "demo.reward_model@1"
+    assert told["calibrator"].endswith("@1")
+
+
+def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
+    turned = [{"prompt": p, "completion_a": b, "completion_b": a} for p, a, b in ASKED]
+    there, back = (ask(engineer, {"pairs": pairs})["predictions"] for pairs in (PAIRS, turned))
+    for one, other in zip(there, back, strict=True):
+        assert one["p_raw"] + other["p_raw"] == pytest.approx(1.0, abs=1e-6)
+        assert one["p_calibrated"] + other["p_calibrated"] == pytest.approx(1.0, abs=1e-6)
+    same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})["predictions"][0]
+    assert (same["p_raw"], same["p_calibrated"]) == (0.5, 0.5)
+
+
+def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx.Client) -> None:
+    alone, among = ask(engineer, PAIRS[1])["predictions"], ask(engineer, {"pairs": PAIRS})["predictions"]
+    assert len(alone) == 1
+    assert alone[0]["p_calibrated"] == pytest.approx(among[1]["p_calibrated"], abs=1e-6)
+
+
+def test_a_request_under_its_key_is_answered_again(engineer: httpx.Client) -> None:
+    first = engineer.post("/predictions", json=PAIRS[0], headers={"Idempotency-Key": "once"})
+    again = engineer.post("/predictions", json=PAIRS[0], headers={"Idempotency-Key": "once"})
+    assert again.json() == first.json()  # predicted_at too
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert engineer.post("/predictions", json=PAIRS[1], headers={"Idempotency-Key": "once"}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"pairs": []},
+        {"pairs": PAIRS[:1] * 51},
+        {"prompt": "x", "completion_a": "y"},
+        {"prompt": "x", "completion_a": "y", "completion_b": None},
+        {**PAIRS[0], "pairs": PAIRS},
+        {**PAIRS[0], "completion_b": "x" * 20_001},
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_the_field(engineer: httpx.Client, body: dict[str, Any]) -> None:
+    answer = engineer.post("/predictions", json=body)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["errors"][0]["path"].startswith("body")
+
+
+def test_who_votes_is_told_no_models_opinion(served: Web) -> None:
+    for roles, kind, status in (
+        ((Role.ANNOTATOR,), "person", 403), ((Role.CURATOR,), "person", 403), ((Role.ANNOTATOR, Role.ENGINEER), "person", 403),
+        ((Role.ENGINEER,), "person", 200), ((Role.ADMIN,), "person", 200), ((Role.ANNOTATOR, Role.ENGINEER), "service", 200),
+    ):  # fmt: skip
+        with served.client(user=served.add(*roles, kind=kind)) as client:
+            answer = client.post("/predictions", json=PAIRS[0])
+            assert answer.status_code == status, (roles, kind, answer.text)
+            if roles == (Role.ANNOTATOR, Role.ENGINEER) and kind == "person":
+                assert answer.json()["type"] == "urn:rlhf:problem:blind"
+
+
+def test_the_client_asks_too(served: Web, engineer: httpx.Client) -> None:
+    secret = engineer.headers["Authorization"].removeprefix("Bearer ")
+    pairs = [PairToPredict(**pair) for pair in PAIRS]
+    with Client(served.url, secret) as api:
+        told = api.predict(*pairs)
+
+    async def asked() -> Any:
+        async with AsyncClient(served.url, secret) as api:
+            return await api.predict(*pairs)
+
+    assert [p.p_calibrated for p in asyncio.run(asked()).predictions] == [p.p_calibrated for p in told.predictions]
+    assert told.reward_model == "demo.reward_model@1"
+
+
+def test_others_are_answered_while_a_model_thinks(served: Web, engineer: httpx.Client) -> None:
+    """The event loop stays free: fifty pairs of long texts are scored, and a small question is answered meanwhile."""
+    long = {"pairs": [{"prompt": f"why {i}?", "completion_a": f"because {i}. " * 40, "completion_b": f"so {i}. " * 60} for i in range(50)]}
+    slow: list[float] = []
+
+    def think() -> None:
+        began = time.monotonic()
+        ask(engineer, long)
+        slow.append(time.monotonic() - began)
+
+    thinking = threading.Thread(target=think)
+    thinking.start()
+    quick: list[float] = []
+    while thinking.is_alive():
+        began = time.monotonic()
+        assert httpx.get(f"{served.url}/api/v1/healthz", timeout=60).status_code == 200
+        quick.append(time.monotonic() - began)
+        time.sleep(0.01)
+    thinking.join()
+    assert len(quick) > 3
+    assert sorted(quick)[len(quick) // 2] < slow[0] / 2
+
+
+def test_another_champion_and_another_calibrator_serve_without_a_restart(home: LearntHome, served: Web, engineer: httpx.Client) -> None:
+    before = ask(engineer, PAIRS[0])
+    home.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[isotonic]")
+    time.sleep(1.1)
+    calibrated = ask(engineer, PAIRS[0])
+    assert calibrated["reward_model"] == before["reward_model"]
+    assert calibrated["calibrator"].endswith("@2")
+    home.rlhf("reward", "train", "--label", "majority", "--set", "l2_grid=[3.0]")
+    home.rlhf("models", "promote", "demo.reward_model@2", "--reason", "a test")
+    time.sleep(1.1)
+    after = ask(engineer, PAIRS[0])
+    assert after["reward_model"] == "demo.reward_model@2"
+    assert after["calibrator"] == "none"
+    assert after["predictions"][0]["p_raw"] == after["predictions"][0]["p_calibrated"] != before["predictions"][0]["p_raw"]
+
+
+@on_sqlite
+def test_without_a_champion_the_answer_says_so_and_makes_no_registry(web: Web) -> None:
+    with web.client(Role.ENGINEER) as client:
+        answer = client.post("/predictions", json=PAIRS[0])
+        assert answer.status_code == 409
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["type"] == "urn:rlhf:problem:no_champion"
+        assert "rlhf reward train" in answer.json()["detail"]
+        secret = client.headers["Authorization"].removeprefix("Bearer ")
+        with Client(web.url, secret) as api, pytest.raises(ConflictingRequest):
+            api.predict(PairToPredict(**PAIRS[0]))
+    assert not (web.settings.home / "mlflow").exists()
+
+
+def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_path: Path) -> None:
+    broken = home.copied(tmp_path / "broken")
+    settings = broken.settings
+    for file in broken.weights:
+        file.write_bytes(b"not what it was")
+    with (
+        Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
+        Server(create_app(settings, store, has_pages=False)) as server,
+    ):
+        web = Web(store, settings, server.url, ShiftedClock())
+        with web.client(Role.ENGINEER) as client:
+            answer = client.post("/predictions", json=PAIRS[0])
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "urn:rlhf:problem:model_unavailable"
