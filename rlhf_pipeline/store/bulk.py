@@ -24,7 +24,10 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
         return
     names = tuple(rows[0])
     converters = _converters(table, names, connection.dialect)
-    values = [_stored(convert, [row[name] for row in rows]) for name, convert in zip(names, converters, strict=True)]
+    try:
+        values = [_stored(convert, [row[name] for row in rows]) for name, convert in zip(names, converters, strict=True)]
+    except (ValueError, TypeError) as cause:  # a time without its zone, for one
+        raise StatementError(str(cause), f"INSERT INTO {table.name}", None, cause) from cause
     (_insert_many if is_sqlite else _copy)(connection, table.name, names, zip(*values, strict=True))
 
 

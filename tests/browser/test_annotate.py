@@ -396,4 +396,4 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
     at_the_desk(page)
     until(lambda: site.store.assignments.work_left().n_leased >= 4, "cards leased ahead")
     page.goto(site.url + "/me")
-    until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")
+    until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back", 60)

@@ -45,8 +45,9 @@ def vote(project: Any, day: str, choices: Sequence[Choice], *, n_annotators: int
 
 
 def frames(project: Any) -> dict[str, bytes]:
+    """All of them but the annotator model's, which learns from votes that no reward model can be fitted to."""
     folder = Path(project.settings.frames)
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.stem != "annotator_model"}
 
 
 def refused(project: Any, job: str, *said: str, day: str | None = None, **config: Any) -> None:

@@ -40,6 +40,11 @@ def frames(project: Any) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.suffix in (".parquet", ".json")}
 
 
+def without_annotators(frames: dict[str, bytes]) -> dict[str, bytes]:
+    """The annotator model is fitted before the reward model, whatever becomes of that one."""
+    return {name: content for name, content in frames.items() if not name.startswith("annotator_model")}
+
+
 def same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     moving = [c for c in ("latency_ms", "received_at") if c in ours.columns]
     pd.testing.assert_frame_equal(ours.drop(columns=moving), theirs.drop(columns=moving))
@@ -102,7 +107,7 @@ def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made
     kill(project, "registering", "learning", stages={"calibration": {"min_pairs": 20}})
     assert [m.label for m in project.registry.history("reward_model")] == [champion]
     assert project.judge == champion
-    assert frames(project) == before
+    assert without_annotators(frames(project)) == without_annotators(before)
     project.champions.judge().p_chosen(project.files.read_frame("preference_pairs", project.day(2)).head(3))
     project.run("learning", config=config({"calibration": {"min_pairs": 20}}))
     assert len(project.registry.history("reward_model")) == 2
