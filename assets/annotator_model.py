@@ -8,11 +8,12 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, rule, schema_checked, standing, usually, with_bounds
+from assets.votes import passes_known, votes_known
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import JointParams, LearntAnnotators, judged_ids, last_words, learn_annotators
+from rlhf_pipeline.votes import JointParams, LearntAnnotators, apart, judged_ids, learn_annotators
 from rlhf_pipeline.votes.plots import reliability_plot
 
 SHOWN = ["annotator_id", "n_votes", *(f"{name}{end}" for name in ("reliability", "position_bias") for end in ("", "_low", "_high"))]
@@ -22,6 +23,9 @@ SHOWN = ["annotator_id", "n_votes", *(f"{name}{end}" for name in ("reliability",
 class AnnotatorModelConfig(JointParams, dg.Config):
     """How the joint model is fitted, and to which votes."""
 
+    change_seq: int | None = Field(
+        default=None, ge=1, description="Vote seq at which taste changed; what completions were worth before says nothing of them since"
+    )
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all votes there are"
     )
@@ -36,30 +40,33 @@ def annotator_model(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """A soft label of every judged comparison, from reliabilities, leanings and utilities learnt together from the votes of all days.
+    """A soft label of every judged comparison outside the test split, from reliabilities, leanings and utilities learnt together.
 
-    Without a judgement by people there is no label and nothing to say of anybody: the frame is empty.
+    Labels are learnt from, so no vote of the test split is in them; what is said of the annotators rests on all votes. Without a judgement
+    by people there is no label and nothing to say of anybody: the frame is empty.
     """
-    cast, up_to_seq = last_words(votes, up_to_seq=config.up_to_seq), config.up_to_seq
+    up_to_seq = config.up_to_seq
+    cast = votes_known(votes, store, up_to_seq)
     try:
         learnt = learn_annotators(
             cast,
-            store.comparisons.with_ids(judged_ids(cast)),
+            apart(store.comparisons.with_ids(judged_ids(cast)), cast, config.change_seq),
             efforts=store.votes.efforts(up_to_seq=up_to_seq),
-            passes=store.votes.repeat_passes(cast["day"].unique().tolist(), up_to_seq=up_to_seq),
+            passes=passes_known(cast, store, up_to_seq),
             params=config,
         )
     except NotEnoughVotes as none:
         yield from deliver(context, registry, SOFT_LABELS.empty(), metrics={"n_annotators": 0}, headline=str(none))
         return
-    model, figures = learnt.model, learnt.figures
+    model, figures, labels = learnt.model, learnt.figures, learnt.labels
+    has_converged = model.is_converged and (learnt.teacher is None or learnt.teacher.is_converged)
     yield from deliver(
         context,
         registry,
-        model.labels,
+        labels,
         metrics=_metrics(learnt),
         checks=[
-            rule("the fit converged", model.is_converged, f"No end after {model.n_iterations} iterations: raise max_iterations."),
+            rule("the fit converged", has_converged, f"No end after {model.n_iterations} iterations: raise max_iterations."),
             rule(
                 "most annotators do better than a coin",
                 (figures["reliability"] > 0.5).mean() > 0.5,
@@ -67,7 +74,8 @@ def annotator_model(
             ),
         ],
         usual=[usually("expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8)],
-        headline=f"{len(model.labels)} soft labels from {len(figures)} annotators; alpha {learnt.alpha or 'unknown: nothing overlaps'}",
+        headline=f"{len(labels)} soft labels outside the test split; {len(figures)} annotators, "
+        f"alpha {learnt.alpha or 'unknown: nothing overlaps'}",
         rows=figures[SHOWN],
         figures={"annotators": reliability_plot(figures)},
         texts={
@@ -79,10 +87,11 @@ def annotator_model(
 
 
 def _metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
-    model, figures = learnt.model, learnt.figures
+    model, figures, labels = learnt.model, learnt.figures, learnt.labels
     return {
         "n_annotators": len(figures),
         "n_comparisons": len(model.labels),
+        "n_labels": len(labels),
         "n_votes": int(figures["n_votes"].sum()),
         "n_doubtful": int((figures["reliability_low"] <= 0.5).sum()),
         "least_reliability": float(figures["reliability"].min()),
@@ -90,7 +99,7 @@ def _metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
         "discrimination": model.discrimination,
         "krippendorff_alpha": learnt.alpha.value if learnt.alpha else None,
         "fleiss_kappa": learnt.kappa.value if learnt.kappa else None,
-        "mean_certainty": float((model.labels["p_a"] - 0.5).abs().mean() + 0.5),
+        "mean_certainty": float((labels["p_a"] - 0.5).abs().mean() + 0.5) if len(labels) else None,
         "is_converged": float(model.is_converged),
         "n_iterations": model.n_iterations,
     }

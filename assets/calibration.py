@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -9,24 +10,26 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, rule, standing, tracked, with_bounds
+from assets.votes import passes_known, votes_known
 from rlhf_pipeline.calibration import (
     CalibrationParams,
-    calibrate,
+    all_ceilings,
+    calibrate_version,
+    calibration_figures,
     calibration_log,
-    ceilings_by_group,
+    calibration_pictures,
     evidently_calibration_report,
     groups_of,
-    reliability_by_group,
-    reliability_diagram,
     voted_rows,
 )
-from rlhf_pipeline.champions import Champions, Judge, not_worse
+from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry, opening_recorder
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import last_words, latest_pairs, noise_ceiling, open_test_split
+from rlhf_pipeline.votes import judged_ids, latest_pairs, open_test_split
 
 
 @with_bounds
@@ -49,50 +52,47 @@ def calibration(
     champions: dg.ResourceParam[Champions],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
+    progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
     """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if it predicts no worse than the last one."""
     pairs, judge = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), champions.judge(reward_model)
     assert judge is not None  # a version was given
-    # What votes before the change are worth was found when the reward model was fitted; here it only has to be the same.
-    weight = reward_model.params.get("weight_before_change")
-    config = config if weight is None else config.model_copy(update={"weight_before_change": float(weight)})
-    said, groups = last_words(votes, up_to_seq=config.up_to_seq), groups_of(store.comparisons.with_ids(pairs["comparison_id"].tolist()))
-    calibrator, report = calibrate(
-        pairs,
+    told = progress("calibration")
+    said = votes_known(votes, store, config.up_to_seq)
+    passes, comparisons = passes_known(said, store, config.up_to_seq), store.comparisons.with_ids(judged_ids(said))
+    calibrator, report = calibrate_version(
+        reward_model,
         judge.reward_model,
+        pairs,
+        said,
+        comparisons,
         config,
-        reward_model_label=reward_model.label,
-        data_hash=reward_model.data_hash or "",
-        noise_ceiling=noise_ceiling(said),
-        groups=groups,
-        group_ceilings=ceilings_by_group(said, groups),
+        passes=passes,
         change_seq=config.change_seq,
         record=opening_recorder(registry),
+        progress=told,
     )
-    number = store.calibrations.add(report, calibrator.to_json())
-    report = report.model_copy(update={"calibrator_version": number})
-    fitted = Judge(reward_model, judge.reward_model, calibrator, f"{report.method}@{number}")
     calib = pairs[pairs["split"] == "calib"]
+    settled = champions.settle(reward_model, judge.reward_model, calibrator, report, calib, since_seq=config.change_seq, progress=told)
+    report, fitted = settled.report, settled.judge
     # What was not calibrated for want of pairs has no out-of-sample predictions that drift could be measured from.
-    if (
-        report.candidates and champions.reference_window(reward_model.label) is None
-    ):  # frozen with the model: drift is measured from one place
-        p_chosen = fitted.p_chosen(calib)
-        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=fitted.embed, since_seq=config.change_seq)
+    # Frozen with the model: drift is measured from one place.
+    if report.candidates and report.may_serve and champions.reference_window(reward_model.label) is None:
+        p_chosen, embed = fitted.p_chosen(calib, progress=told), partial(fitted.embed, progress=told)
+        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=embed, since_seq=config.change_seq)
         window.save(champions.reference_folder(reward_model))
-    promoted, reason = not_worse(fitted, champions.judge(), calib, since_seq=config.change_seq)
     with tracked(context, registry) as run:
-        if report.candidates:
+        if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
         test = open_test_split(pairs, model=reward_model.label, purpose="Evidently's calibration report", record=opening_recorder(registry))
-        texts, by_group = _evidently(fitted, test, report), reliability_by_group(report)
+        texts, bounds = _evidently(fitted, test, report, told), all_ceilings(said, groups_of(comparisons), passes=passes)
         yield from deliver(
             context,
             registry,
             report,
             run=run,
-            metrics=_metrics(report) | {"is_champion": float(promoted)},
+            metrics=calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)},
             checks=[
                 rule(
                     "calibration does not raise the log loss",
@@ -103,42 +103,25 @@ def calibration(
             ],
             headline=(
                 f"{report.method}: ECE without its noise {report.raw.ece_debiased} → {report.calibrated.ece_debiased}, "
-                f"slope {report.raw.slope or 'unknown'} → {report.calibrated.slope or 'unknown'}; {reason}"
+                f"slope {report.raw.slope or 'unknown'} → {report.calibrated.slope or 'unknown'}; {settled.told}"
             ),
-            figures={"reliability_diagram": reliability_diagram(report)} | ({} if by_group is None else {"reliability_by_group": by_group}),
-            texts=texts | {"calibration_log.json": json.dumps(calibration_log(store.calibrations.log()), indent=1)},
+            rows=bounds.round(3),
+            figures=calibration_pictures(report),
+            texts=texts
+            | {
+                "ceilings.csv": bounds.to_csv(index=False),
+                "calibration_log.json": json.dumps(calibration_log(store.calibrations.log()), indent=1),
+            },
         )
-    if promoted:
-        champions.promote("reward_model", reward_model, reason=reason, actor=f"run {context.run_id}")
+    if settled.takes_over:
+        champions.promote("reward_model", reward_model, reason=settled.reason, actor=f"run {context.run_id}")
 
 
-def _metrics(report: CalibrationReport) -> dict[str, float | None]:
-    """Estimates with the ends of their intervals, so that no chart of MLflow's shows one without how sure it is."""
-    raw, calibrated, parts = report.raw, report.calibrated, report.calibrated.brier_parts
-    found = {
-        "accuracy": raw.accuracy,
-        "noise_ceiling": report.noise_ceiling,
-        "ece_raw": raw.ece_equal_mass,
-        "ece_calibrated": calibrated.ece_equal_mass,
-        "ece_debiased_raw": raw.ece_debiased,
-        "ece_debiased_calibrated": calibrated.ece_debiased,
-        "slope_raw": raw.slope,
-        "slope_calibrated": calibrated.slope,
-        "brier_calibrated": calibrated.brier,
-        "brier_reliability": parts and parts.reliability,
-        "brier_resolution": parts and parts.resolution,
-        "log_loss_raw": raw.log_loss,
-        "log_loss_calibrated": calibrated.log_loss,
-    }
-    ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": interval and getattr(interval, of) for name, interval in found.items() for end, of in ends.items()}
-
-
-def _evidently(judge: Judge, pairs: pd.DataFrame, report: CalibrationReport) -> dict[str, str]:
+def _evidently(judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress) -> dict[str, str]:
     """Evidently's report with our ECE, Brier, slope and groups, as JSON and as a page; nothing where there are too few rows to test."""
     try:
         result = evidently_calibration_report(
-            voted_rows(pairs, judge.p_chosen(pairs)), noise_ceiling=report.noise_ceiling, by_group=report.by_group
+            voted_rows(pairs, judge.p_chosen(pairs, progress=progress)), noise_ceiling=report.noise_ceiling, by_group=report.by_group
         )
     except NotEnoughData:
         return {}

@@ -8,11 +8,11 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, is_accuracy, rule, standing, tracked, value_hash, with_bounds
+from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
-from rlhf_pipeline.registry import CANDIDATE, Registry
+from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, read_strategy_params, train_candidate
 
 

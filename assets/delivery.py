@@ -16,7 +16,7 @@ from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.registry import Registry, Run
+from rlhf_pipeline.registry import Registry, Run, missing_ceilings
 
 P = ParamSpec("P")
 
@@ -203,14 +203,9 @@ def _metadata(
         metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
     for name, png in figures.items():
         metadata[name] = dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
-    if any(is_accuracy(key) for key in numbers) and not any("ceiling" in key for key in numbers):
-        metadata["noise_ceiling"] = "unknown: no two votes on one comparison overlap"
+    for ceiling in missing_ceilings(numbers):
+        metadata[ceiling] = "unknown: no two votes on one comparison overlap, and nobody judged one again"
     return {key: item for key, item in metadata.items() if item is not None}
-
-
-def is_accuracy(metric: str) -> bool:
-    """Whether a metric is a share of people's judgements found, which nobody can find all of: its noise ceiling stands beside it."""
-    return "accuracy" in metric and not metric.startswith("token_")  # a next token is nobody's judgement
 
 
 def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:

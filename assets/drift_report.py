@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -10,29 +10,39 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
+from assets.over_time import Series, series_of
+from assets.votes import passes_known
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.calibration import calibration_by_group, ceilings_by_group, evidently_calibration_report, groups_of
+from rlhf_pipeline.calibration import (
+    OverTimeParams,
+    calibration_by_group,
+    calibration_series,
+    ceilings_by_group,
+    evidently_calibration_report,
+    groups_of,
+    over_time_frame,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.html_report import DayEvidence, html_report
 from rlhf_pipeline.drift.plots import drift_timeline
-from rlhf_pipeline.drift.reference import Window, current_window
+from rlhf_pipeline.drift.reference import Embed, Window, current_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.stream import ScanResult, scan
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
-from rlhf_pipeline.records import GroupCalibration, Interval, Verdict
+from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import shown_ceiling
 
 
 @with_bounds
-class DriftConfig(DriftParams, dg.Config):
-    """Detectors, windows and how many must agree."""
+class DriftConfig(DriftParams, OverTimeParams, dg.Config):
+    """Detectors, windows, how many must agree, and how far back calibration is shown."""
 
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq the detectors read, as in a replay of imported days; empty = all that may be read"
@@ -59,10 +69,11 @@ def drift_report(
     limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
     streams = {label: _read(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
     reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames)
+    series = series_of(days, files, lambda said: passes_known(said, store), config)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         found, evidently = _evidence(day, rows, cast, streams, champions, store, config)
-        page = html_report(found, config)
+        page = html_report(replace(found, over_time=series.of(day)), config)
         reports.append(found.report)
         pages[files.report(day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {f"drift_report_{day}.html": page}
@@ -77,11 +88,14 @@ def drift_report(
         checks=[rule("the champion reward model fits the day", last != Verdict.DRIFT, f"Drift: {_reasons(reports[-1])}.")],
         headline=f"{last}: {_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
-        figures={"drift_timeline": _timeline(store, current.label, votes, streams[current.label])}
-        if current and current.label in streams
-        else {},
-        texts=texts,
-        pages=pages,
+        figures=(
+            {"drift_timeline": _timeline(store, current.label, votes, streams[current.label])}
+            if current and current.label in streams
+            else {}
+        )
+        | _calibration_picture(series.of(days[-1])),
+        texts=texts | _calibration_tables(days, series),
+        pages={files.window(window.day): window.model_dump_json() for window in series.new} | pages,
     )
 
 
@@ -117,14 +131,13 @@ def _evidence(
     if label is None:
         return DayEvidence(project, day, report_of(day, model_version=None, reference=None, current=None, params=config)), {}
     mine = rows[rows["reward_model"] == label]
-    judge = champions.judge(champions.version(label))
+    embed, not_embedded = _embedding(champions, label)
     reference = champions.reference_window(label)
     comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
-    current = current_window(mine, comparisons, model_version=label, embed=judge.embed if judge else None)
-    ceiling, judgements, groups = noise_ceiling(votes), judged_predictions(mine), groups_of(comparisons)
-    by_group = calibration_by_group(
-        judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings_by_group(votes, groups)
-    )
+    current = current_window(mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded)
+    passes, judgements, groups = passes_known(votes, store), judged_predictions(mine), groups_of(comparisons)
+    ceiling, ceilings = shown_ceiling(votes, passes=passes), ceilings_by_group(votes, groups, passes=passes)
+    by_group = calibration_by_group(judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings)
     tests, calibration_json = _calibration_tests(judgements, ceiling, by_group)
     store.events.add(calibration_events(mine, tests, model_version=label))
     events, stream, last_seq = store.events.for_model(label), streams[label], int(judged["seq"].max())
@@ -159,6 +172,19 @@ def _evidence(
     return found, evidently
 
 
+def _embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
+    """The model's own features, or why there are none: rows of a day outlive what their model needs, such as the encoder of the settings.
+
+    Its predictions are stored, so that all else of the day can be said without it.
+    """
+    version = champions.version(label)
+    try:
+        judge = champions.judge(version)
+    except (ModelError, InvalidScores) as cause:
+        return None, f"{label} cannot be loaded, so that the texts are not seen as it saw them. {cause}"
+    return (judge.embed if judge else None), None
+
+
 def _calibration_tests(
     judgements: pd.DataFrame, ceiling: Interval | None, by_group: Sequence[GroupCalibration]
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -183,9 +209,21 @@ def _timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> 
         stream.errors,
         store.events.for_model(label),
         stream.found.warnings,
-        noise_ceiling=noise_ceiling(votes),
+        noise_ceiling=shown_ceiling(votes, passes=passes_known(votes, store)),
         title=f"Errors of {label} in vote order",
     )
+
+
+def _calibration_picture(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
+    judged = not isinstance(windows, str) and any(window.n_votes for window in windows)
+    return {"calibration_over_time": calibration_series(windows)} if judged else {}
+
+
+def _calibration_tables(days: Sequence[str], series: Series) -> dict[str, str]:
+    found = {day: series.of(day) for day in days}
+    return {
+        f"calibration_over_time_{day}.csv": over_time_frame(w).to_csv(index=False) for day, w in found.items() if not isinstance(w, str)
+    }
 
 
 def _reasons(report: pd.DataFrame) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import daily, deliver, rule, schema_checked, usually, with_bounds
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs
+from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs, divided_prompts
 from rlhf_pipeline.votes import preference_pairs as build
 
 
@@ -38,10 +38,19 @@ def preference_pairs(
         name: sum(getattr(counts, name) for _, counts in days)
         for name in ("n_ties", "n_only_ties", "n_without_majority", "n_repeats", "n_flagged", "n_machine")
     }
+    divided = divided_prompts(frame)
     yield from deliver(
         context,
         registry,
         frame,
+        checks=[
+            rule(
+                "no prompt is in two splits",
+                not divided,
+                f"{len(divided)} prompts have pairs in several splits, first {next(iter(divided), '')}: what is learnt of them is judged on "
+                "them too. Import them again with one split, or one split_group, a prompt.",
+            )
+        ],
         metrics={
             "n_pairs": len(frame),
             **dropped,

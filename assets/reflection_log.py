@@ -8,13 +8,15 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.votes import passes_known
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.records import Interval, utc_now
 from rlhf_pipeline.reflection import predict, reflect
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import ReplayedPredictions, Store
+from rlhf_pipeline.votes import shown_ceiling
 
 PREDICTED_AT_ONCE = 2000  # comparisons: a killed replay goes on after the last of these
 
@@ -58,6 +60,7 @@ def reflection_log(
     frame = frame.assign(day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"]))
     frame = frame[frame["day"].isin(days)]
     judged = frame["is_error"].dropna().astype(float)
+    ceiling = shown_ceiling(votes, passes=passes_known(votes, store))
     yield from deliver(
         context,
         registry,
@@ -65,7 +68,7 @@ def reflection_log(
         metrics={
             "n_rows": len(frame),
             "n_unvoted": int(frame["vote_id"].isna().sum()),
-            "error_rate": judged.mean() if len(judged) else None,
+            **({"error_rate": judged.mean(), "noise_ceiling": ceiling.value if ceiling else None} if len(judged) else {}),
             **(
                 {"n_replayed": replayed.n_written, "n_refused": replayed.n_refused, "n_left_out": replayed.n_left_out}
                 if config.is_replay
@@ -76,9 +79,19 @@ def reflection_log(
             usually("expect_column_mean_to_be_between", column="p_calibrated", min_value=0.3, max_value=0.7),
             usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
         ],
-        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}" if len(judged) else "no prediction met a vote yet",
+        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, {_at_best(ceiling)}"
+        if len(judged)
+        else "no prediction met a vote yet",
         rows=frame[["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]],
     )
+
+
+def _at_best(ceiling: Interval | None) -> str:
+    """The noise ceiling as an error rate: that of who always says what most would."""
+    if ceiling is None:
+        return "noise ceiling unknown, nothing overlaps or was judged again"
+    least = ceiling.model_copy(update={"value": 1 - ceiling.value, "low": 1 - ceiling.high, "high": 1 - ceiling.low})
+    return f"at best {least}"
 
 
 def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> ReplayedPredictions:

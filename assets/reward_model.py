@@ -1,4 +1,4 @@
-"""The reward model: heads on a frozen sentence encoder, learnt from votes or the annotator model, warm-started from the champion."""
+"""The reward model: heads on a frozen encoder or a fine-tuned one, learnt from votes or the annotator model, warm-started from the champion."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,18 +9,35 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, standing, tracked, with_bounds
-from rlhf_pipeline.champions import Champions
+from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
+from assets.votes import passes_known, votes_known
+from rlhf_pipeline.champions import Champions, Judge
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, opening_recorder
-from rlhf_pipeline.reward_model import RewardModelParams, RewardModelReport, TestAccuracy, fit_reward_model
-from rlhf_pipeline.votes import last_words, latest_pairs, noise_ceiling
+from rlhf_pipeline.reward_model import (
+    FineTuningParams,
+    RewardModel,
+    RewardModelParams,
+    TestAccuracy,
+    fit_reward_model,
+    unfitted,
+    why_not_from,
+)
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import latest_pairs, shown_ceiling
+
+
+@with_bounds
+class FineTuningConfig(FineTuningParams, dg.Config):
+    """Kind transformer: network, trainer and their costs; for the embedding kind they mean nothing."""
 
 
 @with_bounds
 class RewardModelConfig(RewardModelParams, dg.Config):
-    """How the head is fitted, and which votes count less."""
+    """How the reward model is fitted, and which votes count less."""
 
+    fine_tuning: FineTuningConfig = Field(default_factory=FineTuningConfig, description="What kind transformer has beside these")
     change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
@@ -34,26 +51,42 @@ def reward_model(
     preference_pairs: pd.DataFrame,
     annotator_model: pd.DataFrame,
     votes: pd.DataFrame,
+    settings: dg.ResourceParam[Settings],
     champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Fitted on the training split of all days, registered as candidate; calibration decides whether it becomes champion."""
+    """Fitted on the training split of all days, registered as candidate; calibration decides whether it becomes champion.
+
+    A killed training of kind transformer goes on where it was, whichever run does it again.
+    """
+    pairs, said = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), votes_known(votes, store, config.up_to_seq)
     champion = champions.judge()
-    start = champion.reward_model if champion and champion.reward_model.name == config.kind else None  # another kind has other weights
+    # Named by content, as a candidate's: the same pairs and parent resume the same training.
+    parent = "anew" if champion is None else champion.version.content_hash[:12]
+    unfinished = settings.models / "reward_models" / f"{value_hash(pairs)[:12]}-{parent}"
+    model = unfitted(config, champions.encoder(), checkpoints=unfinished)
+    start, instead = _start(champion, model)
+    change = config.change_seq
+    since = None if change is None else said[said["seq"] >= change]
     fitted = fit_reward_model(
-        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
+        pairs,
         config,
-        encoder=champions.encoder(),
+        model=model,
         soft_labels=annotator_model,
-        ceiling=noise_ceiling(last_words(votes, up_to_seq=config.up_to_seq)),
+        ceiling=shown_ceiling(said, passes=passes_known(said, store, config.up_to_seq)),
+        ceiling_since_change=None
+        if since is None
+        else shown_ceiling(since, passes=passes_known(since, store, config.up_to_seq, since_seq=change)),
         warm_start=start,
-        change_seq=config.change_seq,
+        change_seq=change,
+        up_to_seq=config.up_to_seq,
         record=opening_recorder(registry),
         progress=progress("reward_model"),
     )
     report, test = fitted.report, fitted.report.test
-    metrics = _metrics(report)
+    metrics = report.metrics()
     with tracked(context, registry) as run, tempfile.TemporaryDirectory() as folder:
         fitted.model.save(Path(folder) / "reward_model")
         version = registry.register(
@@ -61,7 +94,7 @@ def reward_model(
             Path(folder) / "reward_model",
             run=run,
             metrics=metrics,
-            params=config.model_dump(mode="json") | {"weight_before_change": report.weight_before_change},
+            params=config.told() | {"weight_before_change": report.weight_before_change},
             parent=champion.label if champion and start else None,
             data_hash=report.data_hash,
             data_seq=report.max_seq,
@@ -69,6 +102,9 @@ def reward_model(
         registry.set_alias("reward_model", CANDIDATE, version.version)
         shown = report.test_since_change or test
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
+        told = f"{version.label} on {report.read}: {_said(shown, where) if shown else 'no test pairs yet'}"
+        if report.weight_reason:
+            told += f"; pairs from before the change count {report.weight_before_change:g} ({report.weight_reason})"
         beats_length = shown is None or shown.accuracy.value > shown.longer_wins.value
         yield from deliver(
             context,
@@ -79,37 +115,23 @@ def reward_model(
             checks=[
                 rule("better than preferring the longer completion", beats_length, f"{version.label} is no better than a ruler on {where}.")
             ],
-            headline=f"{version.label}: {_said(shown, where)}" if shown else f"{version.label}: no test pairs yet",
+            headline=f"{told}; {instead}" if instead else told,
             figures={"loss_curve": loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")},
             texts={"report.json": report.model_dump_json(indent=1)},
         )
 
 
-def _metrics(report: RewardModelReport) -> dict[str, float | int | None]:
-    test, since, length = report.test, report.test_since_change, report.length
-    metrics: dict[str, float | int | None] = {
-        "n_train": report.n_train,
-        "n_before_change": report.n_before_change,
-        "weight_before_change": report.weight_before_change,
-    }
-    if test is not None:
-        metrics |= {
-            "test_accuracy": test.accuracy.value,
-            "test_vote_accuracy": test.vote_accuracy.value,
-            "noise_ceiling": test.ceiling.value if test.ceiling else None,
-            "longer_wins": test.longer_wins.value,
-            "test_log_loss": test.log_loss.value,
-        }
-    if since is not None:
-        metrics |= {"test_accuracy_since_change": since.accuracy.value, "test_vote_accuracy_since_change": since.vote_accuracy.value}
-    if length is not None:
-        metrics |= {"length_correlation": length.correlation_after if length.is_debiased else length.correlation_before}
-    return {name: value for name, value in metrics.items() if value is not None}
+def _start(champion: Judge | None, model: RewardModel) -> tuple[RewardModel | None, str]:
+    """The champion's model to start from, or None and why, where there is a champion."""
+    if champion is None:
+        return None, ""
+    why = f"it cannot be loaded ({champion.lost})" if champion.lost else why_not_from(champion.reward_model, model)
+    return (None, f"fitted anew, not from {champion.label}: {why}") if why else (champion.reward_model, "")
 
 
 def _said(shown: TestAccuracy, where: str) -> str:
     """Of single votes beside their ceiling, and of majorities, which have none: they are surer than a vote."""
-    ceiling = "unknown, no votes overlap" if shown.ceiling is None else str(shown.ceiling)
+    ceiling = "unknown, nothing overlaps or was judged again" if shown.ceiling is None else str(shown.ceiling)
     return (
         f"{shown.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy {shown.accuracy} on the majorities of {shown.n} {where}, "
         f"longer wins {shown.longer_wins.value:.3f}"

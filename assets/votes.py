@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 from pydantic import Field
 
 from assets.delivery import OWNERS, daily, deliver, schema_checked, usually, with_bounds
 from assets.partitions import DAYS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import agreement, by_people
+from rlhf_pipeline.votes import agreement, by_people, ceilings, last_words, shown_ceiling
+from rlhf_pipeline.votes.ceilings import MEASURES
 
 votes_inbox = dg.AssetSpec(
     "votes_inbox",
@@ -38,7 +40,7 @@ def votes(
     days = list(context.partition_keys)
     frame = store.votes.snapshot(days, up_to_seq=config.up_to_seq)
     passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
-    agreed = agreement(frame, passes=passes)
+    agreed, ceiling, bounds = agreement(frame, passes=passes), shown_ceiling(frame, passes=passes), ceilings(frame, passes=passes).iloc[0]
     people = by_people(frame)
     n_machine = len(frame) - len(people)
     yield from deliver(
@@ -52,9 +54,10 @@ def votes(
             "n_ties": int((people["choice"] == "tie").sum()),
             "n_repeat_passes": len(passes),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
-            "noise_ceiling": agreed.noise_ceiling.value if agreed.noise_ceiling else None,
+            "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,  # from repeats alone it is `ceiling_from_repeats`
             "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
-        },
+        }
+        | {f"ceiling_{name}": None if pd.isna(bounds[name]) else float(bounds[name]) for name in MEASURES},
         usual=[
             usually("expect_column_values_to_be_in_set", column="choice", value_set=["a", "b"], mostly=0.5),
             usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["a"], mostly=0.25),
@@ -66,3 +69,22 @@ def votes(
         + (f"; beside them {n_machine} machine votes" if n_machine else ""),
         rows=frame[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
     )
+
+
+def votes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
+    """VOTES of several days' snapshots, one of an annotator on a comparison; with a limit, as they stood at that seq.
+
+    That is asked of the store: a snapshot that was taken later has lost what was changed above the limit.
+    """
+    if up_to_seq is None or votes.empty:
+        return last_words(votes)
+    last = votes["day"].max()
+    days = [touched.day.isoformat() for touched in store.votes.touched_days() if touched.day.isoformat() <= last]
+    return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
+
+
+def passes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None = None, *, since_seq: int | None = None) -> pd.DataFrame:
+    """What those who cast VOTES said of the same comparisons before, as `agreement` takes it; without a limit up to the last of VOTES.
+    `since_seq` leaves out what was said before it."""
+    limit = up_to_seq if up_to_seq is not None or votes.empty else int(votes["seq"].max())
+    return store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=limit, since_seq=since_seq)

@@ -3,8 +3,8 @@
     python benchmarks/bench_calibration.py [--seeds 200] [--bound 0.05]
 
 Simulated: a comparison's true log odds are normal, a vote is one draw, and a model states those log odds with an error and a boldness of
-its own. Needs no data, no model and no key. Everything is computed by the parts the pipeline uses; three seeds, median and range, and
-95 % intervals of the first seed.
+its own, as benchmarks/simulation.yaml says. Needs no data, no model and no key. Everything is computed by the parts the pipeline uses;
+three seeds, median and range, and 95 % intervals of the first seed. Each model's test split is opened once, on record.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
+from benchmarks.looks import Looks, registry_option  # noqa: E402
 from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.simulation import read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.calibration import (  # noqa: E402
     CalibrationThresholds,
     calibrate,
@@ -35,10 +37,9 @@ from tests.unit.votes.simulated import votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
 
-SEEDS = (0, 1, 2)
-N_OF_TRIGGER, AT_MOST, AT_LEAST = 200, 0.05, 0.90
-HOLDOUT, FALL = 2000, 0.30
-FLIPS, N_REPEATS, POINTS = 0.15, 450, 0.03
+SIMULATED = read_simulation().calibration
+SEEDS, N_OF_TRIGGER, HOLDOUT, FLIPS = SIMULATED.seeds, SIMULATED.trigger.n_votes, SIMULATED.holdout.n_comparisons, SIMULATED.ceiling.flips
+AT_MOST, AT_LEAST, FALL, POINTS, HELD = 0.05, 0.90, 0.30, 0.03, 0.85
 
 
 def world(seed: int, n: int, *, boldness: float, sd: float, votes: int = 1) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
@@ -53,13 +54,13 @@ def trigger(limits: Limits, n_seeds: int) -> None:
     """How often the tests of a day fire: of the slope as it triggers retraining, and of the ECE's lower bound beside it."""
     level = CalibrationThresholds().slope_level
     rows: list[tuple[object, ...]] = []
-    for boldness in (1.0, 1.5, 2.0):
-        for sd, votes in ((1.0, 1), (1.5, 1), (2.0, 1), (1.5, 2)):
+    for boldness in SIMULATED.trigger.stated:
+        for sd, votes in SIMULATED.trigger.streams:
             days = [world(seed, N_OF_TRIGGER, boldness=boldness, sd=sd, votes=votes) for seed in range(n_seeds)]
             fired = [overconfidence_test(p, y, groups=of, level=level).fires for p, y, of in days]
             ece = [ece_lower_bound(p, y, groups=of) > CalibrationThresholds().ece_at_most for p, y, of in days]
             rows.append((f"× {boldness:g}", sd, votes, _share(fired), _share(ece)))
-            if boldness != 1.5:
+            if boldness == 1.0 or boldness >= 2.0:
                 share, which = float(np.mean(fired)), f"log odds × {boldness:g}, sd {sd:g}, {votes} votes a comparison"
                 held = share <= AT_MOST if boldness == 1.0 else share >= AT_LEAST
                 bar = f"at most {AT_MOST:.0%}" if boldness == 1.0 else f"at least {AT_LEAST:.0%}"
@@ -87,33 +88,36 @@ class Stating:
         return self.boldness * np.array([self.beliefs[text] for text in completions])
 
 
-def holdout(seed: int, boldness: float) -> CalibrationReport:
-    """2,000 comparisons of three votes to calibrate on and 2,000 to judge on, two of a prompt, by a model that errs."""
-    rng = np.random.default_rng(seed)
-    n = 2 * HOLDOUT
-    odds = rng.normal(0, 1.2, n)
-    beliefs = odds + rng.normal(0, 0.5, n)
-    n_a = rng.binomial(3, preference_probability(odds))
-    is_a = n_a >= 2
+def holdout(seed: int, boldness: float, looks: Looks) -> CalibrationReport:
+    """Comparisons of several votes to calibrate on and as many to judge on, two of a prompt, by a model that errs."""
+    rng, world = np.random.default_rng(seed), SIMULATED.holdout
+    n, each = 2 * world.n_comparisons, world.votes_each
+    odds = rng.normal(0, world.sd, n)
+    beliefs = odds + rng.normal(0, world.error_sd, n)
+    n_a = rng.binomial(each, preference_probability(odds))
+    is_a = 2 * n_a > each
     names = [f"c{i:05d}" for i in range(n)]
     pairs = pd.DataFrame(
         {
             "day": "2026-01-01", "comparison_id": names, "prompt_id": [f"p{i // 2}" for i in range(n)], "prompt": "q",
             "chosen": [f"{c} {'a' if a else 'b'}" for c, a in zip(names, is_a, strict=True)],
             "rejected": [f"{c} {'b' if a else 'a'}" for c, a in zip(names, is_a, strict=True)],
-            "margin": 0.5, "agreement": np.maximum(n_a, 3 - n_a) / 3, "n_votes": 3, "chosen_side": np.where(is_a, "a", "b"),
+            "margin": 0.5, "agreement": np.maximum(n_a, each - n_a) / each, "n_votes": each, "chosen_side": np.where(is_a, "a", "b"),
             "annotator_kind": "simulated", "category": "factual", "split": np.where(np.arange(n) < HOLDOUT, "calib", "test"),
             "max_seq": np.arange(1, n + 1),
         }
     )  # fmt: skip
     told = {f"{c} a": float(b) for c, b in zip(names, beliefs, strict=True)} | {f"{c} b": 0.0 for c in names}
-    return calibrate(check_frame(pairs, PREFERENCE_PAIRS), Stating(told, boldness), reward_model_label="simulated@1", data_hash="")[1]  # type: ignore[arg-type]
+    return calibrate(
+        check_frame(pairs, PREFERENCE_PAIRS), Stating(told, boldness), reward_model_label=f"simulated, × {boldness:g}, seed {seed}",  # type: ignore[arg-type]
+        data_hash="", record=looks.record,
+    )[1]  # fmt: skip
 
 
-def mended(limits: Limits, bound: float) -> None:
+def mended(limits: Limits, bound: float, looks: Looks) -> None:
     rows: list[tuple[object, ...]] = []
-    for boldness in (1.0, 2.0, 3.0):
-        reports = [holdout(seed, boldness) for seed in SEEDS]
+    for boldness in SIMULATED.holdout.stated:
+        reports = [holdout(seed, boldness, looks) for seed in SEEDS]
         first = reports[0]
         before, after = ([_ece(r, which) for r in reports] for which in ("raw", "calibrated"))
         plain = [r.calibrated.ece_equal_mass.value for r in reports]
@@ -133,15 +137,16 @@ def mended(limits: Limits, bound: float) -> None:
         if boldness > 1:
             limits.judge(float(np.median(falls)) >= FALL, f"{name}: ECE without its noise falls by {_range(falls)}, at least {FALL:.0%}")
     table(
-        f"Calibrated on {HOLDOUT} comparisons of three votes, judged on {HOLDOUT} others: median [range] of three seeds, and one with its interval",
+        f"Calibrated on {HOLDOUT} comparisons of {SIMULATED.holdout.votes_each} votes, judged on {HOLDOUT} others: median [range] of "
+        f"{len(SEEDS)} seeds, and one with its interval",
         ("stated", "by", "ECE before", "ECE after", "one seed", "after, noise included", "slope before, one seed", "slope after"), rows,
     )  # fmt: skip
 
 
 def ceiling(limits: Limits, n_seeds: int) -> None:
-    """Annotators who see the better side and take the other by mistake; each judges N_REPEATS comparisons, and again with sides swapped."""
+    """Annotators who see the better side and take the other by mistake; they judge comparisons, and again with sides swapped."""
     rows: list[tuple[object, ...]] = []
-    for n in (N_REPEATS, 2 * N_REPEATS, 4 * N_REPEATS):
+    for n in SIMULATED.ceiling.n_repeats:
         found = [_from_repeats(seed, n) for seed in range(n_seeds)]
         values = np.array([value for value, _, _ in found])
         near = np.abs(values - (1 - FLIPS)) <= POINTS
@@ -158,12 +163,42 @@ def ceiling(limits: Limits, n_seeds: int) -> None:
     )  # fmt: skip
 
 
+def shown(limits: Limits, n_seeds: int) -> None:
+    """What stands beside accuracies, where several people judge each comparison once. How comparisons differ is not told by two or three votes."""
+    rows: list[tuple[object, ...]] = []
+    for n, each in ((2000, 2), (2000, 3), (2000, 5), (450, 5), (450, 9)):
+        found = [_from_overlaps(seed, n, each) for seed in range(n_seeds)]
+        values = np.array([value for _, value, _, _ in found])
+        inside = [low <= 1 - FLIPS <= high for _, _, low, high in found]
+        least, value, low, high = found[0]
+        rows.append(
+            (f"{n:,} by {each}", f"{least:.3f}", _range(values[: len(SEEDS)]), f"{value:.3f} [{low:.3f}, {high:.3f}]", _share(inside))
+        )
+        if each >= 5:
+            worst = float(np.abs(values[: len(SEEDS)] - (1 - FLIPS)).max())
+            limits.judge(worst <= POINTS, f"{n:,} comparisons of {each} votes: what is shown is {worst:.3f} off at most, limit {POINTS}")
+        held = float(np.mean(inside))
+        limits.judge(held >= HELD, f"{n:,} comparisons of {each} votes: {held:.1%} of the intervals hold {1 - FLIPS:.2f}, limit {HELD:.0%}")
+    table(
+        f"The ceiling that is shown, {1 - FLIPS:.2f} in truth: three seeds, and of {n_seeds} how many hold it",
+        ("comparisons", "at_least", "shown: median [range]", "one seed", "truth inside"), rows,
+    )  # fmt: skip
+
+
+def _from_overlaps(seed: int, n: int, each: int) -> tuple[float, float, float, float]:
+    rng = np.random.default_rng(seed)
+    which = np.repeat(np.arange(n), each)
+    is_a = (rng.random(n) < 0.5)[which] ^ (rng.random(n * each) < FLIPS)
+    row = ceilings(votes_of(which, np.tile(np.arange(each), n), np.where(is_a, "a", "b"), prompt=which)).iloc[0]
+    return float(row["at_least"]), float(row["estimate"]), float(row["estimate_low"]), float(row["estimate_high"])
+
+
 def _from_repeats(seed: int, n: int) -> tuple[float, float, float]:
     rng = np.random.default_rng(seed)
     better_is_a = rng.random(n) < 0.5
     said, again = (better_is_a ^ (rng.random(n) < FLIPS) for _ in range(2))
     numbers = np.arange(n)
-    first = votes_of(numbers, numbers % 20, np.where(said, "a", "b"), prompt=numbers)
+    first = votes_of(numbers, numbers % SIMULATED.ceiling.n_annotators, np.where(said, "a", "b"), prompt=numbers)
     # Shown with sides swapped, what was a is b.
     second = first.assign(
         repeat_of=first["comparison_id"], comparison_id="r" + first["comparison_id"], vote_id="r" + first["vote_id"],
@@ -192,11 +227,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bound", type=float, default=0.05, help="what the ECE of a calibrated model may be")
+    registry_option(parser)
     given = parser.parse_args()
-    limits = Limits()
+    limits, looks = Limits(), Looks(given.registry)
+    print(f"Simulated worlds: parameters {simulation_hash()[:12]}")
     trigger(limits, given.seeds)
-    mended(limits, given.bound)
+    mended(limits, given.bound, looks)
     ceiling(limits, given.seeds)
+    shown(limits, min(given.seeds, 60))
+    looks.told()
     return limits.told()
 
 

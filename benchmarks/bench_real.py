@@ -1,11 +1,12 @@
 """Real votes: accuracy, calibration, time and drift on data that nobody here made. Prints tables; draws the drift timeline.
 
-    python benchmarks/bench_real.py [--data ../shared/data] [--out FOLDER] [--cache FOLDER] [--only time,table,days,choices]
+    python benchmarks/bench_real.py [--data ../shared/data] [--out FOLDER] [--cache FOLDER] [--registry FOLDER] [--only time,table,days,choices]
 
 Needs pairs.parquet and votes.parquet in --data; where they are absent it says so and stops.
 From raw files to a calibrated model it works as a user would: `rlhf import`, then the library. Everything is chosen on the
-train and calib splits, by `choices`: one debate left out at a time, since new debates are the real test. The test split is opened at
-the end, by `open_test`, which tells every opening. Training pairs carry the side of the known right choice where there is one, with
+train and calib splits, by `choices`: one debate left out at a time, since new debates are the real test. The test split is opened by
+`tables` and by each model of `days`, once for every model and table; the registry keeps each opening, and they are listed at the end.
+Training pairs carry the side of the known right choice where there is one, with
 the votes' shares, else the majority's; identical and repeated pairs are left out. Test pairs are judged by the known right choice
 alone. The annotator model of the soft labels never sees a vote on a test pair.
 """
@@ -16,10 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
@@ -33,67 +31,46 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits, Spent, table  # noqa: E402
+from benchmarks.looks import Looks, registry_option  # noqa: E402
+from benchmarks.measuring import Limits, Spent, on_cores, table  # noqa: E402
+from benchmarks.real_choices import (  # noqa: E402
+    CONVARG,
+    MAJORITY,
+    SOFT,
+    USED,
+    Fitted,
+    NewDebates,
+    Remembering,
+    choices,
+    variants,
+)
 from benchmarks.real_weeks import days  # noqa: E402
-from rlhf_pipeline.calibration import Calibrator, calibrate, calibration_slope, fit_calibrator, reliability_diagram  # noqa: E402
+from rlhf_pipeline.calibration import CALIBRATORS, calibrate, calibration_metrics, fit_calibrator, reliability_diagram  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
-from rlhf_pipeline.records import Interval  # noqa: E402
+from rlhf_pipeline.records import CalibrationMetrics, Interval  # noqa: E402
 from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingCache,
     EmbeddingRewardModel,
     Encoder,
     RewardModelParams,
-    accuracy_by_group,
-    preference_probability,
 )
-from rlhf_pipeline.reward_model.labels import with_soft_labels  # noqa: E402
-from rlhf_pipeline.reward_model.length import length_effect, length_of  # noqa: E402
-from rlhf_pipeline.reward_model.training import margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.training import TestAccuracy, accuracy_on, margins_of, usual_side  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
-    Opening,
     PairParams,
     gold_ceiling,
     gold_pairs,
     interval_of_mean,
-    joint_model,
     noise_ceiling,
     open_test_split,
     preference_pairs,
+    training_labels,
 )
 
-CONVARG = "convarg"
 FILES = {"comparisons": "pairs.parquet", "votes": "votes.parquet"}
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 SECTIONS = {"time", "table", "days", "choices"}
-BAR_ACCURACY, BAR_COLD, BAR_WARM = 0.80, 15 * 60, 60
-# What is learnt from each training pair, as the tables name it.
-USED, MAJORITY, SOFT = (
-    "known right choice with the votes' shares (used)",
-    "majority of votes as if certain",
-    "annotator model's soft labels",
-)
-ENSEMBLE, HIDDEN = "used, ensemble of 5", "used, with a hidden layer"
-
-
-@dataclass
-class Fitted:
-    """What raw files became. `pairs` hold the test split; nothing but `open_test` looks at it. `labels` are the annotator model's."""
-
-    comparisons: pd.DataFrame
-    votes: pd.DataFrame
-    pairs: pd.DataFrame
-    labels: pd.DataFrame
-    model: EmbeddingRewardModel
-    calibrator: Calibrator
-    candidates: dict[str, float]
-
-    @property
-    def source(self) -> dict[str, str]:
-        return dict(zip(self.comparisons["comparison_id"], self.comparisons["source"], strict=True))
-
-    def of(self, source: str, pairs: pd.DataFrame) -> pd.DataFrame:
-        return pairs[pairs["comparison_id"].map(self.source) == source].reset_index(drop=True)
+BAR_ACCURACY, BAR_ECE, BAR_COLD, BAR_WARM, CORES = 0.80, 0.05, 15 * 60, 60, 2
 
 
 def from_raw_files(data: Path, home: Path, cache: Path, spent: Spent) -> Fitted:
@@ -112,8 +89,7 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: Spent) -> Fitted:
         votes = store.votes.on(comparisons["comparison_id"].tolist())
         pairs = labelled(comparisons, votes)
     with spent.stage("annotator model"):
-        seen = comparisons.loc[comparisons["split"] != "test", "comparison_id"]
-        labels = joint_model(votes[votes["comparison_id"].isin(seen)], comparisons).labels
+        labels = training_labels(votes, comparisons)
     with spent.stage("embed and fit"):
         params = RewardModelParams()
         model = EmbeddingRewardModel(params.embedding(), Encoder(cache=EmbeddingCache(cache)))
@@ -127,10 +103,10 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: Spent) -> Fitted:
 def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """Training pairs by gold with the votes' shares, or by majority where there is no gold; calib and test pairs by gold alone."""
     voted = preference_pairs(votes, comparisons)
-    train, certain = gold_pairs(comparisons, voted), gold_pairs(comparisons)
+    with_gold, certain = gold_pairs(comparisons, voted), gold_pairs(comparisons)
     without_gold = voted[voted["comparison_id"].isin(comparisons.loc[comparisons["gold"].isna(), "comparison_id"])]
-    parts = [train[train["split"] == "train"], without_gold[without_gold["split"] == "train"], certain[certain["split"] != "train"]]
-    return concat(parts, PREFERENCE_PAIRS)
+    train = concat([frame[frame["split"] == "train"] for frame in (with_gold, without_gold)], PREFERENCE_PAIRS)
+    return concat([train, certain[~certain["comparison_id"].isin(train["comparison_id"])]], PREFERENCE_PAIRS)
 
 
 def of_source(source: str, comparisons: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
@@ -139,9 +115,10 @@ def of_source(source: str, comparisons: pd.DataFrame, pairs: pd.DataFrame) -> pd
 
 
 def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
-    """The whole way twice: with a fresh cache folder, then with what that left."""
+    """The whole way twice, on two cores: with a fresh cache folder, then with what that left."""
     spent = {name: Spent() for name in ("cold", "warm")}
-    fitted = {name: from_raw_files(data, folder / name, folder / "embeddings", spent[name]) for name in spent}
+    with on_cores(CORES) as cores:
+        fitted = {name: from_raw_files(data, folder / name, folder / "embeddings", spent[name]) for name in spent}
     rows = [(stage, *(f"{value:.1f}" for name in spent for value in spent[name].stages[stage])) for stage in spent["cold"].stages]
     rows.append(("**all**", *(f"**{value:.1f}**" for name in spent for value in spent[name].total)))
     table("From raw files to a calibrated model, seconds", ("stage", "cold: wall", "CPU", "warm: wall", "CPU"), rows)
@@ -157,7 +134,7 @@ def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
         wall, cpu = spent[name].total
         limits.judge(
             wall < limit,
-            f"{name} cache: {wall:.0f} s of wall time ({cpu:.0f} s of CPU, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}), limit {limit} s",
+            f"{name} cache: {wall:.0f} s of wall time ({cpu:.0f} s of CPU, {cores}, load {os.getloadavg()[0]:.1f}), limit {limit} s",
         )
     return fitted["cold"]
 
@@ -166,16 +143,20 @@ def _losses(candidates: dict[str, float]) -> str:
     return ", ".join(f"{name} {loss:.4f}" for name, loss in sorted(candidates.items(), key=lambda item: item[1]))
 
 
-def open_test(fitted: Fitted, out: Path, limits: Limits) -> None:
-    """The one place where test pairs are looked at: accuracy by source and by what was learnt, ceilings, calibration on convarg's test debates."""
-    test = open_test_split(fitted.pairs, model=fitted.model.weights_hash, purpose="benchmark of real votes")
+def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
+    """Accuracy by source and by what was learnt, ceilings, calibration: all that looks at test pairs, but for the models of `days`."""
+    test = open_test_split(
+        fitted.pairs, model=f"{USED}: {fitted.model.weights_hash}", purpose="accuracy by source and prompt, real votes", record=looks.record
+    )
     debates = fitted.of(CONVARG, test)
     n_prompts, n_debates = test["prompt_id"].nunique(), debates["prompt_id"].nunique()
     print(
-        f"\nOpened once: {len(test)} test pairs of {n_prompts} prompts, of them {len(debates)} of {n_debates} convarg prompts (two debates)."
+        f"\nThe test split: {len(test)} pairs of {n_prompts} prompts, of them {len(debates)} of {n_debates} convarg prompts (two debates). It is "
+        f"opened once for this table, once for each of the models below and once for each calibration; the list stands at the end."
     )
-    opened: list[Opening] = []
-    found = accuracy_by_group(fitted.model, fitted.pairs, fitted.source, ceilings=_gold_ceilings(fitted), record=opened.append)
+    ceilings = _gold_ceilings(fitted)
+    by_size = test["comparison_id"].map(fitted.source).value_counts().index
+    found = {str(name): judged(fitted, fitted.model, fitted.of(name, test), ceilings.get(name)) for name in by_size}
     rows: list[tuple[object, ...]] = []
     for name, on in found.items():
         prompts = fitted.of(name, test)["prompt_id"].nunique()
@@ -185,9 +166,6 @@ def open_test(fitted: Fitted, out: Path, limits: Limits) -> None:
         "Test pairs by source: right side of the known choice (95 % by bootstrap over prompts)",
         ("source", "pairs", "prompts", "accuracy", "ceiling: one vote", "longer wins", "log loss", ""), rows,
     )  # fmt: skip
-    _other_models(fitted, limits, opened)
-    _ceilings(fitted)
-    _calibration(fitted, out)
     accuracy = found[CONVARG].accuracy
     print(
         "\nconvarg has 4 test prompts (two debates, two sides each): its bootstrap over prompts draws from 4, so read its interval as rough."
@@ -200,6 +178,15 @@ def open_test(fitted: Fitted, out: Path, limits: Limits) -> None:
         accuracy.value >= BAR_ACCURACY,
         f"convarg test accuracy {accuracy.value:.3f}, at least {BAR_ACCURACY} wanted; longer wins {found[CONVARG].longer_wins.value:.3f}",
     )
+    _other_models(fitted, limits, looks, ceilings.get(CONVARG))
+    _ceilings(fitted)
+    _calibration(fitted, out, limits, looks)
+
+
+def judged(fitted: Fitted, model: EmbeddingRewardModel, test: pd.DataFrame, ceiling: Interval | None) -> TestAccuracy:
+    """The model on opened test pairs of one source, beside their ceiling."""
+    mine = fitted.pairs[fitted.pairs["comparison_id"].map(fitted.source).isin(test["comparison_id"].map(fitted.source).unique())]
+    return accuracy_on(test, margins_of(model, test), usual_side(mine), RewardModelParams(), ceiling=ceiling)
 
 
 def _gold_ceilings(fitted: Fitted) -> dict[str, Interval]:
@@ -210,12 +197,15 @@ def _gold_ceilings(fitted: Fitted) -> dict[str, Interval]:
     return {name: ceiling for name, ceiling in found.items() if ceiling is not None}
 
 
-def _other_models(fitted: Fitted, limits: Limits, opened: list[Opening]) -> None:
+def _other_models(fitted: Fitted, limits: Limits, looks: Looks, ceiling: Interval | None) -> None:
     """The same test debates by what else could have been learnt. Nothing is chosen by this table: `choices` did that."""
-    ceiling, rows, accuracy = _gold_ceilings(fitted), [], {}
+    rows, accuracy, debates = [], {}, fitted.of(CONVARG, fitted.pairs)
     for name, (pairs, params) in variants(fitted, {"train"}).items():
         model = Remembering(params.embedding(), fitted.model.encoder).fit(pairs)
-        on = accuracy_by_group(model, fitted.pairs, fitted.source, ceilings=ceiling, record=opened.append)[CONVARG]
+        test = open_test_split(
+            debates, model=f"{name}: {model.weights_hash}", purpose="accuracy by what was learnt, real votes", record=looks.record
+        )
+        on = judged(fitted, model, test, ceiling)
         accuracy[name] = on.accuracy.value
         rows.append((name, on.accuracy, on.ceiling, f"{on.log_loss.value:.3f}"))
     table(
@@ -227,7 +217,6 @@ def _other_models(fitted: Fitted, limits: Limits, opened: list[Opening]) -> None
         accuracy[SOFT] >= accuracy[MAJORITY],
         f"test debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at least as good wanted",
     )
-    print("\nOpenings of the test split: " + "; ".join(f"{o.model[:12]} for {o.purpose}, {o.n_pairs} pairs" for o in opened))
 
 
 def _ceilings(fitted: Fitted) -> None:
@@ -244,12 +233,16 @@ def _ceilings(fitted: Fitted) -> None:
                 rows.append((name, part, against_others, against_others.n, against_gold, against_gold.n if against_gold else 0))
     table(
         "What people reach: one vote for a or b against the majority of the other votes, and against the known right choice",
-        ("source", "split", "one vote against the others", "votes", "one vote against gold: beside accuracy", "votes"), rows,
+        ("source", "split", "one vote against the others", "votes", "one vote against gold: ceiling of accuracy", "votes"), rows,
     )  # fmt: skip
 
 
-def _calibration(fitted: Fitted, out: Path) -> None:
-    """Of two things: that the known right choice is a, which the table of accuracy asks; and that one vote is for a, as in the loop."""
+def _calibration(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
+    """Of two things: that the known right choice is a, which the table of accuracy asks; and that one vote is for a, as in the loop.
+
+    The limit is held to a calibrator that was chosen by labels of the kind it is judged by. For the right choice these are all train and
+    calib debates, each left out once: of the two calib debates the choice is none, and that is shown too.
+    """
     gold = fitted.of(CONVARG, fitted.pairs)
     single = fitted.of(CONVARG, preference_pairs(fitted.votes, fitted.comparisons, PairParams(keep_even_splits=True)))
     ids = fitted.comparisons.loc[fitted.comparisons["source"] == CONVARG, "comparison_id"]
@@ -258,119 +251,59 @@ def _calibration(fitted: Fitted, out: Path) -> None:
         ("the known right choice", gold, gold_ceiling(votes, fitted.comparisons)),
         ("one vote", single, noise_ceiling(votes)),
     ):
-        calibrator, report = calibrate(pairs, fitted.model, reward_model_label="frozen MiniLM", data_hash="", noise_ceiling=ceiling)
+        calibrator, report = calibrate(
+            pairs, fitted.model, reward_model_label=f"{USED}, P({asked}): {fitted.model.weights_hash}", data_hash="", noise_ceiling=ceiling,
+            record=looks.record,
+        )  # fmt: skip
         if pairs is gold:
             assert calibrator.to_json() == fitted.calibrator.to_json(), "the calibrator was chosen before the test was opened"
-        measures = ("accuracy", "ece_equal_mass", "ece_equal_width", "brier", "log_loss")
-        rows = [(name.replace("_", " "), getattr(report.raw, name), getattr(report.calibrated, name)) for name in measures]
-        test = open_test_split(pairs, model=fitted.model.weights_hash, purpose="calibration slope")
-        slopes = [_slope(fitted.model, by, test) for by in (None, calibrator)]
-        table(
-            f"Calibration on convarg's test debates, P({asked}), {report.raw.n} pairs: raw, and by what the calib debates chose (95 % over prompts)",
-            ("measure", "raw", f"calibrated: {report.method}"),
-            [*rows, ("calibration slope", *slopes)],
-        )
+        raw, mended = report.raw, report.calibrated
+        _measures(f"P({asked}): raw, and by what the calib debates chose", report.method, raw, mended, ceiling)
         print("\nCross-validated log loss on the calib debates: " + _losses(report.candidates))
         (out / f"reliability_{asked.replace(' ', '_')}.png").write_bytes(reliability_diagram(report))
+        if pairs is single:
+            _judge_ece(mended, f"P({asked}), calibrated on the calib debates' votes as the pipeline does", limits)
+        else:
+            _on_new_debates(fitted, gold, ceiling, limits, looks)
 
 
-def _slope(model: EmbeddingRewardModel, calibrator: Calibrator | None, test: pd.DataFrame) -> Interval:
-    margins = margins_of(model, test)
-    p = preference_probability(margins) if calibrator is None else calibrator.transform(margins)
-    return calibration_slope(p, test["agreement"], weights=test["n_votes"].astype(float), groups=test["prompt_id"].to_numpy())
-
-
-class Remembering(EmbeddingRewardModel):
-    """Asks for what it sees of a completion once: cross-validation would ask for the same a hundred times."""
-
-    seen: ClassVar[dict[tuple[str, str], np.ndarray]] = {}
-
-    def features(self, prompts: Sequence[str], completions: Sequence[str], **more: Any) -> np.ndarray:
-        keys = list(zip(prompts, completions, strict=True))
-        new = [key for key in dict.fromkeys(keys) if key not in self.seen]
-        if new:
-            self.seen.update(zip(new, super().features([p for p, _ in new], [c for _, c in new], **more), strict=True))
-        return np.stack([self.seen[key] for key in keys])
-
-
-def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, RewardModelParams]]:
-    """Training pairs of those splits by what is learnt from each, and how. A pair without votes is learnt as its known right choice."""
-
-    def of_splits(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[frame["split"].isin(splits)]
-
-    def completed(frame: pd.DataFrame) -> pd.DataFrame:
-        return concat([frame, certain[~certain["comparison_id"].isin(frame["comparison_id"])]], PREFERENCE_PAIRS)
-
-    def soft(frame: pd.DataFrame) -> pd.DataFrame:
-        joined = with_soft_labels(frame, fitted.labels)
-        return joined.assign(soft_label=joined["soft_label"].fillna(joined["agreement"]))
-
-    tied = PairParams(keep_even_splits=True, keep_only_ties=True)
-    voted = of_splits(preference_pairs(fitted.votes, fitted.comparisons))
-    with_ties = of_splits(preference_pairs(fitted.votes, fitted.comparisons, tied))
-    certain = of_splits(gold_pairs(fitted.comparisons))
-    gold = of_splits(gold_pairs(fitted.comparisons, voted))
-    used = concat([gold, voted[~voted["comparison_id"].isin(gold["comparison_id"])]], PREFERENCE_PAIRS)
-    return {
-        USED: (used, RewardModelParams()),
-        MAJORITY: (completed(voted), RewardModelParams(label="majority")),
-        "votes' shares": (completed(voted), RewardModelParams()),
-        SOFT: (soft(completed(voted)), RewardModelParams(label="annotators")),
-        "annotator model's soft labels, ties kept": (soft(completed(with_ties)), RewardModelParams(label="annotators")),
-        "votes' shares, ties by Davidson": (completed(with_ties), RewardModelParams(loss="davidson")),
-        ENSEMBLE: (used, RewardModelParams(n_members=5)),
-        HIDDEN: (used, RewardModelParams(head="mlp")),
-        "used, length taken out": (used, RewardModelParams(debias_length=True)),
-    }
-
-
-def choices(fitted: Fitted, limits: Limits) -> None:
-    """Cross-validation over the train and calib debates, one left out at a time: what labels and heads would have done. No test pair.
-
-    The two penalties are chosen once for each row, by cross-validation over the prompts of all these debates.
-    """
-    certain = gold_pairs(fitted.comparisons)
-    debate = fitted.comparisons.set_index("comparison_id")["split_group"]
-    judged = fitted.of(CONVARG, certain[certain["split"].isin(["train", "calib"])])
-    of_judged = judged["comparison_id"].map(debate).to_numpy()
-    gaps, turned = length_of(judged["chosen"]) - length_of(judged["rejected"]), (judged["chosen_side"] == "b").to_numpy()
-    rows: list[tuple[object, ...]] = []
-    accuracy: dict[str, float] = {}
-    for name, (pairs, params) in variants(fitted, {"train", "calib"}).items():
-        margins, of_pair = np.full(len(judged), np.nan), pairs["comparison_id"].map(debate).to_numpy()
-        own = params.embedding()
-        whole = Remembering(own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder).fit(pairs)
-        own = own.model_copy(update={"l2_grid": [whole.l2_], "context_penalty_grid": [whole.context_penalty_]})
-        for left_out in np.unique(of_judged):
-            model = Remembering(own, fitted.model.encoder)
-            model.fit(pairs[of_pair != left_out].reset_index(drop=True))
-            margins[of_judged == left_out] = margins_of(model, judged[of_judged == left_out])
-        by_debate = pd.Series(margins > 0).groupby(of_judged).mean()
-        accuracy[name] = float((margins > 0).mean())
-        effect = length_effect(margins, gaps, turned, 0.0, is_debiased=False)
-        rows.append(
-            (
-                name, interval_of_mean(margins > 0, groups=of_judged), f"{by_debate.min():.3f}–{by_debate.max():.3f}",
-                interval_of_mean(np.logaddexp(0, -margins), groups=of_judged), f"{effect.correlation_before:.2f}", f"{own.l2_grid[0]:g}",
-            )
-        )  # fmt: skip
-        print(*rows[-1], sep=" | ", flush=True)
-    longer = 0.5 + 0.5 * np.sign(gaps)
-    by_debate = pd.Series(longer).groupby(of_judged).mean()
-    rows.append(
-        ("longer wins", interval_of_mean(longer, groups=of_judged), f"{by_debate.min():.3f}–{by_debate.max():.3f}", "-", "1.00", "-")
+def _on_new_debates(fitted: Fitted, gold: pd.DataFrame, ceiling: Interval | None, limits: Limits, looks: Looks) -> None:
+    """P(known right choice) by all train and calib debates, each as a new one: what the two calib debates cannot tell of it."""
+    new = NewDebates.of(fitted)
+    margins, _ = new.margins(fitted, *variants(fitted, {"train", "calib"})[USED])
+    calibrator, losses = new.calibrator(margins)
+    test = open_test_split(
+        gold, model=f"{USED}, calibrated on new debates: {fitted.model.weights_hash}", purpose="calibration report", record=looks.record
     )
-    votes = fitted.votes[fitted.votes["comparison_id"].isin(judged["comparison_id"])]
-    rows.append(("one person's vote: the ceiling beside it", gold_ceiling(votes, fitted.comparisons), "-", "-", "-", "-"))
-    n = len(np.unique(of_judged))
-    table(
-        f"Convarg's {n} train and calib debates, one left out at a time (95 % over debates); {len(judged)} pairs judged by the known right choice",
-        ("what is learnt", "accuracy", "by debate", "log loss", "correlation of margin and length gap", "L2"), rows,
-    )  # fmt: skip
+    of_test, prompts = margins_of(fitted.model, test), test["prompt_id"].to_numpy()
+    stated = CALIBRATORS["none"]()
+    raw, mended = (calibration_metrics(by.transform(of_test), np.ones(len(test)), groups=prompts) for by in (stated, calibrator))
+    unknown = calibration_metrics(stated.transform(margins), np.ones(len(margins)), groups=new.of_judged)
+    n = len(np.unique(new.of_judged))
+    _measures(f"P(the known right choice): raw, and by {n} train and calib debates left out in turn", calibrator.name, raw, mended, ceiling)
+    print(f"\nOn the {n} debates left out, as stated: calibration slope {unknown.slope}, ECE without its noise {unknown.ece_debiased}.")
+    print(f"Log loss on {n} debates, calibrated by the other {n - 1}: " + _losses(losses))
+    _judge_ece(mended, f"P(the known right choice), calibrated on the known right choices of {n} debates left out in turn", limits)
+
+
+def _measures(what: str, method: str, raw: CalibrationMetrics, mended: CalibrationMetrics, ceiling: Interval | None) -> None:
+    rows = [
+        (f"accuracy; its noise ceiling {ceiling}", raw.accuracy, mended.accuracy),
+        ("ECE, equal mass", raw.ece_equal_mass, mended.ece_equal_mass),
+        ("ECE, equal width", raw.ece_equal_width, mended.ece_equal_width),
+        ("ECE without its noise", raw.ece_debiased, mended.ece_debiased),
+        ("Brier score", raw.brier, mended.brier),
+        ("log loss", raw.log_loss, mended.log_loss),
+        ("calibration slope", raw.slope, mended.slope),
+    ]
+    title = f"Calibration on convarg's test debates, {raw.n} pairs, {what} (95 % over prompts)"
+    table(title, ("measure", "raw", f"calibrated: {method}"), rows)
+
+
+def _judge_ece(measured: CalibrationMetrics, what: str, limits: Limits) -> None:
+    found = measured.ece_debiased
     limits.judge(
-        accuracy[SOFT] >= accuracy[MAJORITY],
-        f"new debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at least as good wanted",
+        found is not None and found.value <= BAR_ECE, f"frozen encoder, {what}: ECE without its noise {found}, at most {BAR_ECE} wanted"
     )
 
 
@@ -382,6 +315,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="time,table,days,choices", help="sections: time, table, days, choices (one debate left out at a time)"
     )
+    registry_option(parser)
     given = parser.parse_args()
     sections, limits = set(given.only.split(",")), Limits()
     if unknown := sections - SECTIONS:
@@ -390,8 +324,9 @@ def main() -> int:
     missing = [name for name in FILES.values() if not (given.data / name).exists()]
     if missing:
         lacking = f"{given.data} lacks {' and '.join(missing)}. The real data is no part of this repository; name its folder with --data"
-        limits.skip(f"time and accuracy on real votes: {lacking}")
+        limits.skip(f"time and accuracy on real votes, beside their ceilings: {lacking}")
         return limits.told()
+    looks = Looks(given.registry)
     out = given.out or Path(tempfile.mkdtemp(prefix="bench_real_"))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -404,13 +339,14 @@ def main() -> int:
             choices(fitted, limits)
         # The days come last: nothing they say of the test debates can have shaped the model that is judged on them.
         if "table" in sections:
-            open_test(fitted, out, limits)
+            tables(fitted, out, limits, looks)
         else:
-            limits.skip(f"convarg test accuracy, at least {BAR_ACCURACY} wanted: --only leaves the table out")
+            limits.skip("what the test debates say: --only leaves the table out")
         if "days" in sections:
             comparisons = fitted.comparisons[fitted.comparisons["source"] == CONVARG]
             votes = fitted.votes[fitted.votes["comparison_id"].isin(comparisons["comparison_id"])]
-            days(comparisons, votes, fitted.model.encoder, out)
+            days(comparisons, votes, fitted.model.encoder, out, looks.record)
+    looks.told()
     return limits.told()
 
 

@@ -4,9 +4,11 @@
 
 The worlds' parameters stand in benchmarks/simulation.yaml, whose hash is printed and pinned by a test. In the first world noise is set
 so that one who knows the taste predicts 90 % of single votes. From raw votes to a calibrated model there is the annotator model, pairs,
-embeddings, an ensemble and its calibrator; once with a cold cache, then with a warm one. Needs no data and no key.
+embeddings, an ensemble and its calibrator; once with a cold cache, then with a warm one, on two cores. Needs no data and no key. Soft labels
+rest on no vote of the test split, which is opened twice for each model, on record.
 """
 
+import argparse
 import os
 import sys
 import tempfile
@@ -28,7 +30,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits, Spent, table  # noqa: E402
+from benchmarks.looks import Looks, registry_option  # noqa: E402
+from benchmarks.measuring import Limits, Spent, on_cores, table  # noqa: E402
 from benchmarks.simulation import World, read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.calibration import fit_calibrator  # noqa: E402
 from rlhf_pipeline.calibration.metrics import ece_debiased  # noqa: E402
@@ -47,10 +50,10 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
 )
 from rlhf_pipeline.reward_model.training import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling  # noqa: E402
-from rlhf_pipeline.votes import joint_model, open_test_split, preference_pairs  # noqa: E402
+from rlhf_pipeline.votes import open_test_split, preference_pairs, training_labels  # noqa: E402
 
 BAR_ACCURACY, BAR_OF_CEILING, BAR_AUROC = 0.80, 0.95, 0.6
-BAR_COLD, BAR_WARM = 15 * 60, 60
+BAR_COLD, BAR_WARM, CORES = 15 * 60, 60, 2
 DAY, START = "2026-01-01", datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -141,25 +144,30 @@ class Learnt:
         return self.fitted.report.test
 
 
-def learn(case: Case, votes: pd.DataFrame, cache: Path, spent: Spent, label: str) -> Learnt:
+def learn(case: Case, votes: pd.DataFrame, cache: Path, spent: Spent, label: str, looks: Looks) -> Learnt:
     """From raw votes to a calibrated ensemble, timed; then its disagreement and calibration on test pairs."""
     with spent.stage("annotator model"):
-        labels = joint_model(votes, case.comparisons).labels
+        labels = training_labels(votes, case.comparisons)
     with spent.stage("pairs"):
         pairs = preference_pairs(votes, case.comparisons)
     with spent.stage("embed, fit and judge"):
         params = RewardModelParams(n_members=case.world.n_members, label=label)  # type: ignore[arg-type]
-        fitted = fit_reward_model(pairs, params, encoder=Encoder(cache=EmbeddingCache(cache)), soft_labels=labels)
+        fitted = fit_reward_model(pairs, params, encoder=Encoder(cache=EmbeddingCache(cache)), soft_labels=labels, record=looks.record)
     with spent.stage("calibrate"):
         calibrator, _ = fit_calibrator(pairs[pairs["split"] == "calib"], fitted.model)
-    return Learnt(fitted, len(pairs), calibrator.name, *_disagreement(case, fitted, pairs))
+    return Learnt(fitted, len(pairs), calibrator.name, *_disagreement(case, fitted, pairs, looks))
 
 
-def _disagreement(case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame) -> tuple[float, float, float, list[float]]:
+def _disagreement(case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, looks: Looks) -> tuple[float, float, float, list[float]]:
     """AUROC of the members' disagreement for errors against the majority, and against the truth; ECE of the ensemble and of each member."""
     from sklearn.metrics import roc_auc_score
 
-    test = open_test_split(pairs[pairs["agreement"] > 0.5], model=fitted.model.weights_hash, purpose="disagreement in a simulation")
+    test = open_test_split(
+        pairs[pairs["agreement"] > 0.5],
+        model=fitted.model.weights_hash,
+        purpose="disagreement and calibration of an ensemble, simulated",
+        record=looks.record,
+    )
     prompts, n = test["prompt"].tolist(), len(test)
     both = fitted.model.member_scores([*prompts, *prompts], [*test["chosen"], *test["rejected"]])
     margins = both[:, :n] - both[:, n:]
@@ -181,13 +189,13 @@ def told(values: list[float]) -> str:
     return f"{np.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
 
 
-def world(name: str, which: World, cache: Path, limits: Limits) -> Spent:
+def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) -> Spent:
     """Every seed with both labels; the cache is cold for the first. What that one spent is given back."""
     case, first = Case.of(which), Spent()
     found: dict[str, list[Learnt]] = {}
     for label in ("votes", "annotators"):
         found[label] = [
-            learn(case, case.votes(seed), cache, first if (label, seed) == ("votes", which.vote_seeds[0]) else Spent(), label)
+            learn(case, case.votes(seed), cache, first if (label, seed) == ("votes", which.vote_seeds[0]) else Spent(), label, looks)
             for seed in which.vote_seeds
         ]
     rows = [
@@ -224,27 +232,32 @@ def world(name: str, which: World, cache: Path, limits: Limits) -> Spent:
     return first
 
 
-def timed(which: World, cache: Path, cold: Spent, limits: Limits) -> None:
+def timed(which: World, cache: Path, cold: Spent, limits: Limits, looks: Looks, cores: str) -> None:
     case, warm = Case.of(which), Spent()
     votes = case.votes(which.vote_seeds[0])
-    learn(case, votes, cache, warm, "votes")
+    learn(case, votes, cache, warm, "votes", looks)
     rows = [(stage, *(f"{value:.1f}" for spent in (cold, warm) for value in spent.stages[stage])) for stage in cold.stages]
     table(
-        f"From {len(votes)} raw votes to a calibrated ensemble, seconds ({os.cpu_count()} cores, load {os.getloadavg()[0]:.1f})",
+        f"From {len(votes)} raw votes to a calibrated ensemble, seconds ({cores}, load {os.getloadavg()[0]:.1f})",
         ("stage", "cold: wall", "CPU", "warm: wall", "CPU"), rows,
     )  # fmt: skip
     for name, spent, limit in (("cold", cold, BAR_COLD), ("warm", warm, BAR_WARM)):
         wall, cpu = spent.total
-        limits.judge(wall < limit, f"{name} cache: {wall:.0f} s ({cpu:.0f} s of CPU), limit {limit} s")
+        limits.judge(wall < limit, f"{name} cache: {wall:.0f} s ({cpu:.0f} s of CPU) on {cores}, limit {limit} s")
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    registry_option(parser)
+    given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    simulation, limits = read_simulation(), Limits()
+    simulation, limits, looks = read_simulation(), Limits(), Looks(given.registry)
     with tempfile.TemporaryDirectory() as folder:
-        cold = world("One vote", simulation.reward_model, Path(folder) / "one_vote", limits)
-        timed(simulation.reward_model, Path(folder) / "one_vote", cold, limits)
-        world("Five votes", simulation.overlap, Path(folder) / "five_votes", limits)
+        with on_cores(CORES) as cores:
+            cold = world("One vote", simulation.reward_model, Path(folder) / "one_vote", limits, looks)
+            timed(simulation.reward_model, Path(folder) / "one_vote", cold, limits, looks, cores)
+        world("Five votes", simulation.overlap, Path(folder) / "five_votes", limits, looks)
+    looks.told()
     return limits.told()
 
 

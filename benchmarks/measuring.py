@@ -1,10 +1,11 @@
-"""What benchmarks share: seconds of wall and CPU by stage, tables in Markdown, limits. Knows nothing of what is measured."""
+"""What benchmarks share: seconds of wall and CPU by stage, cores, tables in Markdown, limits. Knows nothing of what is measured."""
 
+import os
 import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -24,6 +25,32 @@ class Spent:
     def total(self) -> tuple[float, float]:
         walls, cpus = zip(*self.stages.values(), strict=True)
         return sum(walls), sum(cpus)
+
+
+@contextmanager
+def on_cores(n: int) -> Iterator[str]:
+    """This process, its threads and children on `n` of the cores it may use; the words for that. Where a system cannot, the words say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield f"all {os.cpu_count()} cores: this system pins no process"
+        return
+    import torch  # takes a thread for every core it finds when it is loaded
+
+    may_use, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    pinned = set(sorted(may_use)[:n])
+    _pin(pinned)
+    torch.set_num_threads(min(n, threads))
+    try:
+        yield "1 core" if len(pinned) == 1 else f"{len(pinned)} cores"
+    finally:
+        _pin(may_use)
+        torch.set_num_threads(threads)
+
+
+def _pin(cores: set[int]) -> None:
+    """Every thread there is; those to come and children take after them."""
+    for thread in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["0"]:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _cpu() -> float:

@@ -55,9 +55,9 @@ from rlhf_pipeline.votes import (
     last_words,
     latest_pairs,
     learn_annotators,
-    noise_ceiling,
     open_test_split,
     preference_pairs,
+    shown_ceiling,
 )
 from rlhf_pipeline.votes.plots import reliability_plot
 
@@ -153,7 +153,7 @@ class PlainScript:
         judge, reference = self.champions.judge(self.champions.version(label)), self.champions.reference_window(label)
         texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
         current = current_window(mine, texts, model_version=label, embed=judge.embed if judge else None)
-        judgements, ceiling, groups = judged_predictions(mine), noise_ceiling(votes), groups_of(texts)
+        judgements, ceiling, groups = judged_predictions(mine), shown_ceiling(votes), groups_of(texts)
         by_group = calibration_by_group(
             judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings_by_group(votes, groups)
         )
@@ -192,11 +192,13 @@ class PlainScript:
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
             run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")
-            self.keep(run, "annotator_model", learnt.model.labels, {"n_annotators": len(learnt.figures)})
+            self.keep(run, "annotator_model", learnt.labels, {"n_annotators": len(learnt.figures)})
         with self.stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None
-            fitted = fit_reward_model(pairs, RewardModelParams(), encoder=self.champions.encoder(), warm_start=warm_start)
+            fitted = fit_reward_model(
+                pairs, RewardModelParams(), encoder=self.champions.encoder(), warm_start=warm_start, record=opening_recorder(self.registry)
+            )
             fitted.model.save(Path(folder) / "reward_model")
             version = self.registry.register(
                 "reward_model", Path(folder) / "reward_model", run=run, data_hash=fitted.report.data_hash, data_seq=fitted.report.max_seq
@@ -210,7 +212,7 @@ class PlainScript:
             groups = groups_of(self.store.comparisons.with_ids(pairs["comparison_id"].tolist()))
             calibrator, report = calibrate(
                 pairs, judge.reward_model, CalibrationParams(), reward_model_label=version.label,
-                data_hash=version.data_hash or "", noise_ceiling=noise_ceiling(votes), groups=groups,
+                data_hash=version.data_hash or "", noise_ceiling=shown_ceiling(votes), groups=groups,
                 group_ceilings=ceilings_by_group(votes, groups), record=opening_recorder(self.registry),
             )  # fmt: skip
             number = self.store.calibrations.add(report, calibrator.to_json())

@@ -24,7 +24,8 @@ from rlhf_pipeline.records import DriftEvent, ModelVersion, TriggerEvidence, utc
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.reward_model import Encoder, RewardModelParams, fit_reward_model
-from rlhf_pipeline.votes import noise_ceiling, preference_pairs
+from rlhf_pipeline.votes import preference_pairs, shown_ceiling, to_log
+from rlhf_pipeline.votes.test_split import Recorder
 
 NAME = "real.reward_model"
 DEFAULTS = {name: Settings.model_fields[name].default for name in ("min_new_pairs", "refit_after_pairs")}
@@ -44,12 +45,13 @@ class Served:
 
 @dataclass
 class RealDays:
-    """`comparisons` and dated `votes` in order of time; `live` goes through all days."""
+    """`comparisons` and dated `votes` in order of time; `live` goes through all days. `record` is told of each model's report on test pairs."""
 
     comparisons: pd.DataFrame
     votes: pd.DataFrame
     encoder: Encoder
     told: Callable[[str], None] = print
+    record: Recorder = to_log
     models: list[Served] = field(default_factory=list)
     predictions: list[pd.DataFrame] = field(default_factory=list)
     reflections: list[pd.DataFrame] = field(default_factory=list)
@@ -152,6 +154,7 @@ class RealDays:
             encoder=self.encoder,
             change_seq=change_seq,
             warm_start=before.judge.reward_model if before else None,
+            record=self.record,
         )
         version = ModelVersion(
             name=NAME, version=len(self.models) + 1, kind="reward_model", uri="memory", content_hash=fitted.model.weights_hash,
@@ -161,7 +164,7 @@ class RealDays:
         params = CalibrationParams(allow_uncalibrated=never, weight_before_change=fitted.report.weight_before_change)
         calibrator, report = calibrate(
             pairs, fitted.model, params, reward_model_label=version.label, data_hash=version.data_hash or "",
-            noise_ceiling=noise_ceiling(seen), change_seq=change_seq,
+            noise_ceiling=shown_ceiling(seen), change_seq=change_seq, record=self.record,
         )  # fmt: skip
         judge = Judge(version, fitted.model, calibrator, f"{report.method}@{version.version}")
         promoted, why = not_worse(judge, before.judge if before else None, pairs[pairs["split"] == "calib"], since_seq=change_seq)

@@ -12,18 +12,19 @@ from rlhf_pipeline.drift.plots import drift_timeline
 from rlhf_pipeline.drift.two_sample import TestResult, adjusted, error_rate_rise, kolmogorov_smirnov, maximum_mean_discrepancy
 from rlhf_pipeline.drift.windows import WindowParams, compare_windows
 from rlhf_pipeline.reward_model import Encoder
-from rlhf_pipeline.votes import interval_of_mean, noise_ceiling
+from rlhf_pipeline.votes import interval_of_mean, shown_ceiling
+from rlhf_pipeline.votes.test_split import Recorder
 
 WEEKS = ("W04", "W05", "W06", "W07", "W08", "W09", "W10")
 TRAILING = 1000  # votes of the picture's error rate
 
 
-def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: Path) -> RealDays:
+def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: Path, record: Recorder) -> RealDays:
     """The real days in order, each predicted by a model that saw none of its votes; what is said week by week."""
     print("\nThe real days, lived through in order\n")
     spent = Spent()
     with spent.stage("days"):
-        lived = RealDays(comparisons, votes, encoder).live()
+        lived = RealDays(comparisons, votes, encoder, record=record).live()
     rows = lived.rows
     errors = rows[rows["is_error"].notna()].assign(error=lambda f: f["is_error"].astype(float))
     _weeks(lived, votes, errors)
@@ -32,7 +33,7 @@ def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: 
     served = {s.first_seq: s.judge.label.partition(".")[2].replace("reward_model", "model") for s in lived.models}
     warned = [w for s in lived.models if s.scanned for w in s.scanned.warnings]
     picture = drift_timeline(
-        stream, lived.events, warned, models=served, noise_ceiling=noise_ceiling(votes), window=TRAILING,
+        stream, lived.events, warned, models=served, noise_ceiling=shown_ceiling(votes), window=TRAILING,
         title="UKPConvArg1, 2016: errors of the reward model of the day, in vote order",
     )  # fmt: skip
     (out / "drift_timeline.png").write_bytes(picture)

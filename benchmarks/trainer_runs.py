@@ -2,7 +2,8 @@
 
     python benchmarks/trainer_runs.py SPEC.json FOLDER
 
-`bench_trainers` writes the spec and reads FOLDER/run.json; a run that is there is not done again.
+`bench_trainers` writes the spec and reads FOLDER/run.json; a run that is there is not done again, unless the code that trains has changed
+since: a figure is of the code that is measured.
 """
 
 import json
@@ -27,43 +28,48 @@ from rlhf_pipeline.reward_model.trainers import Surroundings  # noqa: E402
 from rlhf_pipeline.reward_model.training import margins_of  # noqa: E402
 
 IN_A_ROW = 2  # evaluations that have to pass, one after the other
+TRAINS = ROOT / "rlhf_pipeline" / "reward_model"
+
+
+def code_hash(folder: Path = TRAINS) -> str:
+    """Of every source file that a training runs through: all of `folder`, and this file. A comment counts too: better once too often."""
+    files = [*sorted(folder.rglob("*.py")), Path(__file__)]
+    return content_hash({file.name if file == Path(__file__) else file.relative_to(folder).as_posix(): file.read_text() for file in files})
 
 
 @dataclass(frozen=True)
 class Spec:
     """`train` and `calib` are Parquet files of pairs. Every `every_cpu_s` of training the model is judged on calib, which does not count;
-    it stops once its accuracy was at least `threshold` twice in a row (None: it is trained to its end)."""
+    it stops once its accuracy was at least `threshold` twice in a row (None: it is trained to its end), or after `at_most_cpu_s`."""
 
     params: dict[str, Any]
     train: str
     calib: str
     threshold: float | None = None
     every_cpu_s: float = 10.0
+    at_most_cpu_s: float | None = None
 
     def key(self) -> str:
         data = [content_hash(pd.read_parquet(path).to_json()) for path in (self.train, self.calib)]
         params = TransformerParams(**self.params).model_dump(mode="json")  # a default that changes makes another run
-        return content_hash({**asdict(self), "params": params, "train": data[0], "calib": data[1]})[:16]
+        return content_hash({**asdict(self), "params": params, "train": data[0], "calib": data[1], "code": code_hash()})[:16]
 
 
 @dataclass
 class Run:
-    """What it cost and how it came along: `curve` has (CPU seconds of training, accuracy, log loss) on calib."""
+    """What it cost and how it came along.
+
+    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_gb` are of the training until it was stopped or had
+    done all its steps. `reached` says whether it was stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
+    """
 
     cpu_s: float
+    to_quality_s: float
+    reached: bool
     peak_gb: float
     record: dict[str, Any]
     curve: list[tuple[float, float, float]] = field(default_factory=list)
     folder: str = ""
-
-    @property
-    def to_quality_s(self) -> float:
-        """CPU seconds until the evaluation that stopped it; of all of it where none did."""
-        return self.curve[-1][0] if self.reached else self.cpu_s
-
-    @property
-    def reached(self) -> bool:
-        return bool(self.record["was_stopped"])
 
 
 def run(spec: Spec, runs: Path) -> Run:
@@ -88,28 +94,39 @@ def train(spec: Spec, folder: Path) -> Run:
     model = TransformerRewardModel(TransformerParams(**spec.params))
     model.reader  # noqa: B018 - the tokenizer's libraries are imported before the clock starts
     curve: list[tuple[float, float, float]] = []
+    spent, peak = 0.0, 0.0  # after the latest step
+    reached = False
     away = 0.0  # CPU seconds spent judging
     started = time.process_time()
 
     def watch(step: int, network: Any) -> bool:
-        nonlocal away
+        nonlocal away, spent, peak, reached
         spent = time.process_time() - started - away
-        if spent < spec.every_cpu_s * (len(curve) + 1):
-            return False
         before = time.process_time()
-        model.networks_ = [network]
-        margins = margins_of(model, calib)
-        model.networks_ = []
-        curve.append((spent, float((margins > 0).mean()), float(np.logaddexp(0, -margins).mean())))
+        peak = peak_gb()
+        if spent >= spec.every_cpu_s * (len(curve) + 1):
+            model.networks_ = [network]
+            margins = margins_of(model, calib)
+            model.networks_ = []
+            curve.append((spent, float((margins > 0).mean()), float(np.logaddexp(0, -margins).mean())))
+            reached = spec.threshold is not None and len(curve) >= IN_A_ROW and all(at[1] >= spec.threshold for at in curve[-IN_A_ROW:])
         away += time.process_time() - before
-        return spec.threshold is not None and len(curve) >= IN_A_ROW and all(at[1] >= spec.threshold for at in curve[-IN_A_ROW:])
+        return reached or (spec.at_most_cpu_s is not None and spent >= spec.at_most_cpu_s)
 
     model.around = Surroundings(watch=watch)
     model.fit(pairs)
     cpu_s = time.process_time() - started - away
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     model.save(folder / "model")
-    return Run(cpu_s, peak_gb, model.records_[0].model_dump(mode="json"), curve)
+    return Run(cpu_s, spent, reached, peak, model.records_[0].model_dump(mode="json"), curve)
+
+
+def peak_gb() -> float:
+    """The most memory this process ever held. Not `ru_maxrss` where there is another way: a child's starts at its parent's."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**20
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 if __name__ == "__main__":

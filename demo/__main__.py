@@ -31,7 +31,7 @@ from rlhf_pipeline.artefacts import Artefacts  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError, PipelineError  # noqa: E402
 from rlhf_pipeline.simulation import SCENARIOS  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
-from rlhf_pipeline.votes import noise_ceiling  # noqa: E402
+from rlhf_pipeline.votes import shown_ceiling  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 # A pipe has no width: tables would be squeezed into 80 columns.
@@ -141,7 +141,7 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
                 judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
                 n_votes=len(votes),
                 accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist()) if len(judged) else None,
-                ceiling=noise_ceiling(votes),
+                ceiling=shown_ceiling(votes),
                 verdict=str(overall["verdict"]),
                 utility=true_utility(files, settings, day),
             )

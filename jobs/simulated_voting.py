@@ -31,8 +31,12 @@ def cast_simulated_votes(
     files = Artefacts(settings.frames)
     prompts = files.read_days("prompts", files.days("prompts"))  # a repeat may be of an earlier day's prompt
     references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
-    votes = store.votes.cast_many(annotators(comparisons, references, config.day))
-    context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}.")
+    votes = annotators(comparisons, references, config.day)
+    # A key is one annotator's vote on one comparison that day. What stands under it is kept: an earlier version said less beside it.
+    known = store.imports.known_keys([vote.idempotency_key for vote in votes])
+    store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
+    kept = f", {len(known)} of them cast before and kept" if known else ""
+    context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{kept}.")
 
 
 @dg.job(description="Simulated annotators vote on a day's comparisons.", executor_def=light_executor)

@@ -6,7 +6,7 @@ from demo.table import COLOURS, short
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import shown_ceiling
 from rlhf_pipeline.votes.intervals import interval_of_mean
 from sensors.replay import end_of
 
@@ -28,7 +28,7 @@ def day_line(settings: Settings, day: str, seconds: float) -> str:
     accuracy = interval_of_mean(right, groups=judged["comparison_id"].tolist()) if len(judged) else None
     models = "+".join(label[label.find("@") :] for label in sorted(judged["reward_model"].unique())) or "-"
     verdict = str(report.loc[report["space"] == "overall", "verdict"].iloc[0])
-    figures = (day, f"{len(votes):,}", models, f"{len(judged):,}", short(accuracy), short(noise_ceiling(votes)))
+    figures = (day, f"{len(votes):,}", models, f"{len(judged):,}", short(accuracy), short(shown_ceiling(votes)))
     return _row(*figures, f"[{COLOURS[verdict]}]{verdict:<{WIDTHS['drift']}}[/]", f"{seconds:.1f}")
 
 

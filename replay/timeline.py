@@ -8,7 +8,7 @@ from rlhf_pipeline.drift.plots import drift_timeline
 from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import shown_ceiling
 
 FILE = "replay_timeline.png"
 
@@ -27,7 +27,7 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
         [event for label in models.values() for event in store.events.for_model(label)],
         [warning for label in models.values() for warning in stream_warnings(store.detectors.states(label))],
         models=models,
-        noise_ceiling=noise_ceiling(files.read_days("votes", days)),
+        noise_ceiling=shown_ceiling(files.read_days("votes", days)),
         window=300,
         title=f"Errors of {settings.project} over {len(days)} replayed days, in vote order",
     )

@@ -3,6 +3,8 @@
 Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the last good file.
 """
 
+import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +18,7 @@ from upath import UPath
 from rlhf_pipeline.errors import ArtefactError, MissingPartition
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, check_frame
 from rlhf_pipeline.object_stores import get, get_many, names, place, put
-from rlhf_pipeline.records import CalibrationReport, Evaluation, GateDecision, ModelVersion, Record
+from rlhf_pipeline.records import CalibrationReport, CalibrationWindow, Evaluation, GateDecision, ModelVersion, Record, content_hash
 
 R = TypeVar("R", bound=Record)
 
@@ -56,6 +58,25 @@ class Artefacts:
         """Days that have such a page, sorted."""
         found = names(self.base / "reports")
         return [name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")]
+
+    def window(self, day: str) -> UPath:
+        """Where the window of calibration over time that ends on `day` is kept, with the hash of what it rests on."""
+        return self.base / "reports" / f"calibration_{day}.json"
+
+    def windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
+        """The kept windows of `days` that parse: one of another version of this program is as good as none, and is made again."""
+        found = {}
+        for day, content in zip(days, get_many([self.window(day) for day in days]), strict=True):
+            with contextlib.suppress(ValueError):
+                if content is not None:
+                    found[day] = CalibrationWindow.from_json(content.decode())
+        return found
+
+    def hashes(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
+        """What the files of `stages` hold of each day, as one hash; days without any file have one too."""
+        contents = get_many([self.path(stage, day) for day in days for stage in stages])
+        each = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
+        return {day: content_hash(each[i * len(stages) : (i + 1) * len(stages)]) for i, day in enumerate(days)}
 
     def write_frame(self, stage: str, frame: pd.DataFrame, day: str | None = None) -> UPath:
         """Check and write; the previous file stays in place unless the new one is complete.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,17 @@ from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, NotEnoughData
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelNotFound, NotEnoughData, PipelineError
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import Interval, ModelVersion, Record, content_hash, folder_hash, utc_now
+from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Record, content_hash, folder_hash, utc_now
 from rlhf_pipeline.registry import Kind, Registry
 from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.store import Store
+
+ROUNDING = 1e-9  # nats: two losses no further apart are the same
 
 
 class Question(Record):
@@ -53,6 +57,22 @@ class PairPrediction(Record):
     predicted_at: datetime
 
 
+class LostRewardModel:
+    """What stands for a champion that cannot be loaded: whatever is asked of it raises `cause`.
+
+    So whoever wants its predictions is told what is wrong, and whoever only wants to do better can: the next fit starts anew, and what
+    it makes takes the champion's place.
+    """
+
+    name = "lost"
+
+    def __init__(self, cause: PipelineError) -> None:
+        self.cause = cause
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("__") else self.cause
+
+
 @dataclass(frozen=True)
 class Judge:
     """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) - score(b))."""
@@ -66,20 +86,26 @@ class Judge:
     def label(self) -> str:
         return self.version.label
 
-    def p_chosen(self, pairs: pd.DataFrame) -> npt.NDArray[np.float64]:
+    @property
+    def lost(self) -> PipelineError | None:
+        """Why the model cannot be loaded; None where it is."""
+        return self.reward_model.cause if isinstance(self.reward_model, LostRewardModel) else None
+
+    def p_chosen(self, pairs: pd.DataFrame, *, progress: Progress = silent) -> npt.NDArray[np.float64]:
         """Calibrated P(the majority's choice is preferred) of each of PREFERENCE_PAIRS, (n,)."""
         prompts, n = pairs["prompt"].tolist(), len(pairs)
-        scores = self.reward_model.score([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]])
+        scores = self._scores([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress)
         return (self.calibrator or NoCalibration()).transform(scores[:n] - scores[n:])
 
     def predict(self, questions: Sequence[Question], *, progress: Progress = silent, now: datetime | None = None) -> list[PairPrediction]:
-        """An answer to each, in order; of one with its sides exchanged p and 1 - p. Command line and web answer by this alone.
+        """An answer to each, in order; of one with its sides exchanged p and 1 - p, which sum to 1.0. Command line and web answer by
+        this alone.
 
-        Raises InvalidScores where a score is NaN.
+        Raises InvalidScores where a score is NaN, and what kept a champion from being loaded.
         """
         n, prompts = len(questions), [q.prompt for q in questions]
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
-        scores = self.reward_model.score([*prompts, *prompts], completions, progress=progress)
+        scores = self._scores([*prompts, *prompts], completions, progress)
         margins = scores[:n] - scores[n:]
         p_raw, p_calibrated = preference_probability(margins), (self.calibrator or NoCalibration()).transform(margins)
         version, predicted_at = self.version, now or utc_now()
@@ -99,9 +125,34 @@ class Judge:
             for i, q in enumerate(questions)
         ]
 
-    def embed(self, prompts: Sequence[str], completions: Sequence[str]) -> npt.NDArray[np.float64]:
+    def _scores(self, prompts: Sequence[str], completions: Sequence[str], progress: Progress = silent) -> npt.NDArray[np.float64]:
+        """Of distinct texts in one order, whatever kind of model it is: which side a text stands on then shows in no digit."""
+        *texts, place = distinct_texts(prompts, completions)
+        return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[place]
+
+    def embed(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float64]:
         """The reward model's own features (n, d), so that drift of the texts is seen as the model sees them."""
-        return np.asarray(self.reward_model.features(prompts, completions), dtype=np.float64)
+        return np.asarray(self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a calibration came to: its report and calibrator as stored, and whether they change what serves."""
+
+    judge: Judge
+    report: CalibrationReport
+    was_champion: bool  # this version was champion already, so that its calibrator alone was in question
+    takes_over: bool  # to be promoted
+    before: str  # calibrator of a version that was champion
+    reason: str
+
+    @property
+    def told(self) -> str:
+        label = self.judge.label
+        if not self.was_champion:
+            return f"{label} is {'' if self.takes_over else 'not '}champion: {self.reason}"
+        serves = f"predicts through {self.judge.calibrator_version} now" if self.report.may_serve else f"keeps its calibrator {self.before}"
+        return f"{label} is champion already and {serves}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -158,11 +209,25 @@ class Champions:
         return _encoder(self.encoder_name, self.cache / "embeddings")
 
     def judge(self, version: ModelVersion | None = None) -> Judge | None:
-        """The champion reward model, or `version`; None before the first one is trained and calibrated."""
-        version = version or self.registry.get("reward_model", "champion")
-        if version is None:
+        """The champion reward model, or `version`; None before the first one is trained and calibrated.
+
+        A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError, InvalidScores). A champion that cannot, of
+        another encoder or with damaged files, is a Judge all the same, that raises once it is asked: see `LostRewardModel`.
+        """
+        wanted = version or self.registry.get("reward_model", "champion")
+        if wanted is None:
             return None
-        model = load_reward_model(self.registry.folder(version, self.cache), encoder=self.encoder())
+        encoder = self.encoder()  # one that is not there is no fault of the champion's
+        try:
+            model: Any = load_reward_model(self.registry.folder(wanted, self.cache), encoder=encoder)
+        except (ModelError, InvalidScores) as cause:
+            if version is not None:
+                raise
+            model = LostRewardModel(cause)
+        return self._calibrated(wanted, model)
+
+    def _calibrated(self, version: ModelVersion, model: RewardModel) -> Judge:
+        """With the calibrator that serves."""
         stored = self.store.calibrations.latest(version.label)
         if stored is None:
             return Judge(version, model, None, "none")
@@ -177,6 +242,40 @@ class Champions:
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
         """Move the alias, then record it; repeating it changes nothing."""
         self.store.promotions.record(self.registry.promote(kind, version.version, reason=reason, actor=actor))
+
+    def settle(
+        self,
+        version: ModelVersion,
+        reward_model: RewardModel,
+        calibrator: Calibrator,
+        report: CalibrationReport,
+        calib: pd.DataFrame,
+        *,
+        since_seq: int | None = None,
+        promote: bool = True,
+        progress: Progress = silent,
+    ) -> Settled:
+        """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split what it changes.
+
+        Another version's calibrator serves once that version is champion, which is the caller's to do where `takes_over`; the champion's
+        own serves from here on, if it predicts no worse than the one there is. Without `promote` nothing that serves changes.
+        """
+        serving = self.registry.get("reward_model", "champion")
+        was_champion = serving is not None and serving.label == version.label
+        champion = self._calibrated(version, reward_model) if was_champion else self.judge()
+        new = Judge(version, reward_model, calibrator, report.method)
+        better, reason = not_worse(new, champion, calib, since_seq=since_seq, progress=progress)
+        if better and not promote:
+            better, reason = False, "not asked for"
+        number = self.store.calibrations.add(report.model_copy(update={"may_serve": better or not was_champion}), calibrator.to_json())
+        return Settled(
+            judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
+            report=report.model_copy(update={"calibrator_version": number, "may_serve": better or not was_champion}),
+            was_champion=was_champion,
+            takes_over=better and not was_champion,
+            before="none" if champion is None else champion.calibrator_version,
+            reason=reason,
+        )
 
     def initialise(self, policy: str | None = None, *, progress: Progress = silent, actor: str = "rlhf init") -> ModelVersion:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the embedded one, trained here once."""
@@ -199,30 +298,60 @@ class Champions:
         return version
 
 
-def not_worse(new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, since_seq: int | None = None) -> tuple[bool, str]:
+def not_worse(
+    new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, since_seq: int | None = None, progress: Progress = silent
+) -> tuple[bool, str]:
     """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to must not be higher.
 
-    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says how good the choice is. The new model
-    is recalibrated on them with prompts held out, since its own calibrator has seen them; the champion is taken as it serves: after a
-    reversal of taste it is surely wrong, which a new calibration would hide. After a change of taste only pairs voted since count:
-    both are asked about the taste there is now. Without any vote to compare by the new one serves: it has learnt from more.
+    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says how good the choice is. Both models
+    are recalibrated on them with prompts held out, since either's own calibrator may have seen them; and where the champion serves
+    worse than that, it is taken as it serves: after a reversal of taste it is surely wrong, which a new calibration would hide. So no
+    model loses to itself. After a change of taste only pairs voted since count: both are asked about the taste there is now. Without any
+    vote to compare by the new one serves: it has learnt from more. So it does where the champion cannot be loaded.
+
+    Where `new` is the champion's own version, the two calibrators are compared in that way, each by its own method.
     """
     if champion is None:
         return True, "first reward model"
+    if champion.lost is not None:
+        return True, f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.lost}"
     if since_seq is not None and (held_out["max_seq"] >= since_seq).any():
         held_out = held_out[held_out["max_seq"] >= since_seq]
+    if new.label == champion.label:
+        return _calibrator_not_worse(new, champion, held_out, progress)
     try:
-        losses = [recalibrated_loss(held_out, new.reward_model), _loss_as_served(held_out, champion)]
+        loss = recalibrated_loss(held_out, new.reward_model, progress=progress)
+        to_beat = max(recalibrated_loss(held_out, champion.reward_model, progress=progress), _loss_as_served(held_out, champion, progress))
     except NotEnoughData:
         return True, f"no votes of the calib split to set it beside {champion.label} by; it has learnt from more"
-    verdict = "no worse than" if losses[0] <= losses[1] else "worse than"
-    told = f"log loss {losses[0]:.3f}, {verdict} {losses[1]:.3f} of {champion.label} on {len(held_out)} unseen pairs"
-    return losses[0] <= losses[1], told
+    is_no_worse = loss <= to_beat + ROUNDING
+    verdict = "no worse than" if is_no_worse else "worse than"
+    return is_no_worse, f"log loss {loss:.3f}, {verdict} {to_beat:.3f} of {champion.label} on {len(held_out)} unseen pairs"
 
 
-def _loss_as_served(pairs: pd.DataFrame, judge: Judge) -> float:
+def _calibrator_not_worse(new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress) -> tuple[bool, str]:
+    """Of two calibrators of one model: the larger of what each loses as it serves and, fitted anew, on prompts held out."""
+    if champion.calibrator is None:
+        return True, "it had no calibrator"
+    try:
+        loss, to_beat = (
+            max(
+                recalibrated_loss(held_out, judge.reward_model, method=(judge.calibrator or NoCalibration()).name, progress=progress),
+                _loss_as_served(held_out, judge, progress),
+            )
+            for judge in (new, champion)
+        )
+    except NotEnoughData:
+        return False, "no votes of the calib split to compare calibrators by"
+    is_no_worse = loss <= to_beat + ROUNDING
+    verdict = "no worse than" if is_no_worse else "worse than"
+    told = f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} through {champion.calibrator_version}"
+    return is_no_worse, f"{told} on {len(held_out)} pairs of the calib split"
+
+
+def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> float:
     """Nats per vote."""
-    p = np.clip(judge.p_chosen(pairs), 1e-12, 1 - 1e-12)
+    p = np.clip(judge.p_chosen(pairs, progress=progress), 1e-12, 1 - 1e-12)
     share, votes = (pairs[name].to_numpy(dtype=np.float64) for name in ("agreement", "n_votes"))
     return float(votes @ -(share * np.log(p) + (1 - share) * np.log1p(-p)) / votes.sum())
 

@@ -226,6 +226,13 @@ SOFT_LABELS = FrameSchema(
         "p_low": number("lower end of its interval", **PROBABILITY),
         "p_high": number("upper end of its interval", **PROBABILITY),
         "n_votes": integer("judgements of it, ties among them", low=1),
+        "max_seq": integer(
+            "highest vote seq the whole fit rests on, the same in every row: who may learn up to a seq refuses labels above it; "
+            "missing in frames of before it was kept",
+            nullable=True,
+            optional=True,
+            low=1,
+        ),
     },
     key=("comparison_id",),
 )
@@ -246,10 +253,16 @@ PREFERENCE_PAIRS = FrameSchema(
         "annotator_kind": text("kind of annotators, `mixed` where both judged"),
         "category": text("category of the prompt"),
         "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
-        "max_seq": integer("highest vote seq it rests on", low=1),
+        "max_seq": integer("highest seq of all that was said of it, ties and skips too: it rests on nothing later", low=1),
         "n_ties": integer("votes that took no side; missing where they were not counted", nullable=True, optional=True, low=0),
         "soft_label": number(
             "P(chosen preferred) by the annotator model; missing before one was fitted", nullable=True, optional=True, **PROBABILITY
+        ),
+        "label_seq": integer(
+            "highest vote seq the soft label rests on; missing where there is none, and before it was kept",
+            nullable=True,
+            optional=True,
+            low=1,
         ),
     },
     key=("day", "comparison_id"),

@@ -200,10 +200,13 @@ class Interval(Record):
     n: int
     level: float = 0.95
     few_groups: int | None = Field(default=None, description="groups of the observations, where so few that they may all be alike")
+    basis: Literal["repeats"] | None = Field(
+        default=None, description="of a noise ceiling that no overlap of votes gives: how often annotators repeat themselves"
+    )
 
     def __str__(self) -> str:
         few = "" if self.few_groups is None else f" within {self.few_groups} group{'s' if self.few_groups > 1 else ''}"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]{few}"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]{few}{'' if self.basis is None else f' from {self.basis}'}"
 
 
 class BrierParts(Record):
@@ -253,6 +256,23 @@ class GroupCalibration(Record):
     noise_ceiling: Interval | None = Field(description="of the group's own votes")
 
 
+class CalibrationWindow(Record):
+    """How far predictions could be trusted over one window of days. A figure is None where there are too few judgements for an interval."""
+
+    day: str = Field(description="last UTC day of the window, YYYY-MM-DD")
+    first_day: str = Field(description="its first")
+    n_votes: int = Field(description="votes for a or b that met a prediction made before them")
+    n_comparisons: int
+    n_prompts: int = Field(description="prompts of these: intervals are drawn over them")
+    reward_models: tuple[str, ...] = Field(description="labels of those that predicted, in the order in which they were first judged")
+    last_seq: int | None = Field(description="highest vote seq among the judgements")
+    accuracy: Interval | None = Field(description="share of the votes predicted right")
+    noise_ceiling: Interval | None = Field(description="of all votes of the window: what stands beside the accuracy")
+    ece: Interval | None = Field(description="expected calibration error without what noise alone adds")
+    brier: Interval | None = Field(description="mean squared distance of probability and vote; 0.25 is a coin")
+    rests_on: str = Field(default="", description="hash of the frames it was made from: another hash is another window")
+
+
 class CalibrationReport(Record):
     """One calibrator fitted for one reward-model version; `method` is `none` if nothing helped."""
 
@@ -270,6 +290,9 @@ class CalibrationReport(Record):
     data_hash: str
     n_fit: int
     fitted_at: datetime = Field(default_factory=utc_now)
+    may_serve: bool = Field(
+        default=True, description="whether its reward model predicts through it; False where the calibrator before stays"
+    )
 
 
 class DriftEvent(Record):

@@ -100,6 +100,17 @@ def judged_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def served_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
+    """`judged_predictions` with a column reward_model and one row per vote, whoever served that day.
+
+    Of several models that predicted a comparison the first one counts: it predicted when the comparison was published.
+    """
+    checked = check_frame(reflections, REFLECTIONS)
+    first = checked[checked["is_error"].notna()].sort_values(["predicted_at", "reward_model"]).drop_duplicates("vote_id")
+    judged = judged_predictions(first)
+    return judged.assign(reward_model=judged["seq"].map(dict(zip(first["seq"].astype("int64"), first["reward_model"], strict=True))))
+
+
 def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of `meta_reflection_log.jsonl`, JSON-ready: times in ISO 8601 UTC, what is missing as null."""
     checked = check_frame(reflections, REFLECTIONS)

@@ -171,7 +171,7 @@ class Replay:
         """No vote above `seq` is learnt from. Only what has never been calibrated may go on without."""
         never = is_uncalibrated(self.settings, self.store) is not False
         config: dict[str, Any] = {"up_to_seq": seq, **({} if change_seq is None else {"change_seq": change_seq})}
-        return {"annotator_model": {"up_to_seq": seq}, "reward_model": config, "calibration": {**config, "allow_uncalibrated": never}}
+        return {"annotator_model": config, "reward_model": config, "calibration": {**config, "allow_uncalibrated": never}}
 
     def _asked(
         self, name: str, day: str, seq: int, job: str, config: Mapping[str, Mapping[str, Any]], *, tags: Mapping[str, str] | None = None,

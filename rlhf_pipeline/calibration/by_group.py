@@ -15,10 +15,12 @@ from rlhf_pipeline.calibration.metrics import Floats
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import CEILINGS, ceilings, shown_ceiling
+from rlhf_pipeline.votes.ceilings import ALL, names_about
 from rlhf_pipeline.votes.intervals import BootstrapParams
 
 MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
+UNKNOWN_CEILING = "unknown: no two votes overlap, and nobody judged one again"
 OWN = "this project"  # comparisons that were imported from nowhere
 
 Groups = Mapping[str, Mapping[str, str]]  # what is grouped by -> comparison id -> group
@@ -40,13 +42,26 @@ def groups_of(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
     }
 
 
-def ceilings_by_group(votes: pd.DataFrame, groups: Groups) -> dict[str, dict[str, Interval]]:
-    """The noise ceiling of each group's own VOTES; groups without overlapping votes are left out. Raises FrameError."""
-    named = {by: votes["comparison_id"].map(dict(names)) for by, names in groups.items()}
-    found = {
-        by: {str(name): noise_ceiling(votes[group == name]) for name in sorted(group.dropna().unique())} for by, group in named.items()
-    }
-    return {by: {name: ceiling for name, ceiling in of.items() if ceiling is not None} for by, of in found.items()}
+def ceilings_by_group(votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None) -> dict[str, dict[str, Interval]]:
+    """The shown ceiling of each group's own VOTES; groups without one are left out. `passes` as in `shown_ceiling`. Raises FrameError."""
+
+    def found(names: Mapping[str, str]) -> Iterator[tuple[str, Interval]]:
+        judged = None if passes is None or "comparison_id" not in passes else passes  # else of no known group
+        named, again = names_about(votes, names), None if judged is None else names_about(judged, names)
+        for name in sorted(named.dropna().unique()):
+            its = None if judged is None else judged[again == name]
+            ceiling = shown_ceiling(votes[named == name], passes=its)
+            if ceiling is not None:
+                yield str(name), ceiling
+
+    return {by: dict(found(names)) for by, names in groups.items()}
+
+
+def all_ceilings(votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None) -> pd.DataFrame:
+    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of each group. Raises FrameError."""
+    everything = ceilings(votes, passes=passes).assign(grouped_by=ALL)
+    parts = [ceilings(votes, names, passes=passes).iloc[1:].assign(grouped_by=by) for by, names in groups.items()]
+    return pd.concat([everything, *parts], ignore_index=True)[["grouped_by", *CEILINGS.columns]]
 
 
 def calibration_by_group(
@@ -97,15 +112,21 @@ def calibration_by_group(
     return tuple(found())
 
 
+def largest(groups: Sequence[GroupCalibration], n: int) -> list[GroupCalibration]:
+    """The `n` largest, by what they are grouped by and there the largest first."""
+    found = sorted(groups, key=lambda group: (-group.n, group.by, group.group))[:n]
+    return sorted(found, key=lambda group: (group.by, -group.n, group.group))
+
+
 HEADER = ("grouped by", "group", "comparisons", "accuracy", "noise ceiling", "ECE without its noise", "calibration slope")
 
 
 def group_cells(group: GroupCalibration) -> list[str]:
     """A group as a row under HEADER: each figure with its interval, or words."""
     m = group.calibrated
-    figures = [None, None, None] if m is None else [m.accuracy, m.ece_debiased, m.slope]
-    accuracy, ece, slope = ("too few" if figure is None else str(figure) for figure in figures)
-    ceiling = "unknown: no two votes overlap" if group.noise_ceiling is None else str(group.noise_ceiling)
+    figures = ["too few"] * 3 if m is None else [str(figure or "unknown") for figure in (m.accuracy, m.ece_debiased, m.slope)]
+    accuracy, ece, slope = figures
+    ceiling = UNKNOWN_CEILING if group.noise_ceiling is None else str(group.noise_ceiling)
     return [group.by, group.group, str(group.n), accuracy, ceiling, ece, slope]
 
 

@@ -13,14 +13,14 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.calibration import metrics
-from rlhf_pipeline.calibration.by_group import HEADER, group_cells
+from rlhf_pipeline.calibration.by_group import HEADER, UNKNOWN_CEILING, group_cells
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
-from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.slope import all_agree, slope_bounds, slope_of
 from rlhf_pipeline.calibration.summary import reliability_table
 from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval
 
-OVERCONFIDENCE = "calibration_slope_p_value"
+SLOPE, OVERCONFIDENCE = "calibration_slope", "calibration_slope_p_value"
 DRAWN = "ece_equal_width"  # the metric that brings the pictures and tables
 
 
@@ -69,11 +69,16 @@ class EvidentlyResult:
 
 
 def _slope_upper(frame: pd.DataFrame) -> float:
-    return calibration_slope(frame["p"], frame["outcome"], groups=frame["group"].to_numpy()).high
+    """There is one even where every vote went against the model, and that is the day to speak of."""
+    return slope_bounds(_rows(frame))[1]
 
 
 def _slope(frame: pd.DataFrame) -> float:
-    return calibration_slope(frame["p"], frame["outcome"], groups=frame["group"].to_numpy()).value
+    return slope_of(_rows(frame))
+
+
+def _rows(frame: pd.DataFrame) -> metrics.Rows:
+    return metrics.Rows.of(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
 
 
 def _lower_bound(frame: pd.DataFrame) -> float:
@@ -86,7 +91,7 @@ def _overconfidence(frame: pd.DataFrame, latest: int) -> float:
 
 
 QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
-    "calibration_slope": _slope,
+    SLOPE: _slope,
     "calibration_slope_upper": _slope_upper,
     OVERCONFIDENCE: lambda frame: _overconfidence(frame, len(frame)),
     "ece_lower_bound": _lower_bound,
@@ -158,13 +163,15 @@ def _run(
         OVERCONFIDENCE: {"latest": thresholds.slope_rows},
         DRAWN: {
             "noise_ceiling": None if noise_ceiling is None else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
+            "ceiling_told": f"noise ceiling {noise_ceiling or UNKNOWN_CEILING}",
             "by_group": [group_cells(group) for group in by_group],
         },
     }
     definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
     sets = [None if f is None else Dataset.from_pandas(f, data_definition=definition) for f in (current, reference)]
     # Quantities without a test get an empty list: Evidently would otherwise invent one from the reference.
-    metrics_asked = [metric(quantity=name, tests=tested.get(name, []), **told.get(name, {})) for name in QUANTITIES]
+    quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]  # there is none of votes that all agree
+    metrics_asked = [metric(quantity=name, tests=tested.get(name, []), **told.get(name, {})) for name in quantities]
     return Report(metrics_asked).run(*sets)
 
 
@@ -177,6 +184,7 @@ def _metric() -> Any:
         quantity: str
         latest: int | None = None
         noise_ceiling: list[float] | None = None
+        ceiling_told: str = ""
         by_group: list[list[str]] = []
 
         def measure(self, frame: pd.DataFrame) -> float:
@@ -187,8 +195,12 @@ def _metric() -> Any:
             now, before = (None if data is None else data.as_dataframe() for data in (current_data, reference_data))
             result = self.result(self.metric.measure(now))
             if self.metric.quantity == DRAWN:
-                result.widget = [_reliability_widget(now, self.metric.noise_ceiling), *_group_widgets(self.metric.by_group)]
-            return result, None if before is None else self.result(self.metric.measure(before))
+                result.widget = [
+                    _reliability_widget(now, self.metric.noise_ceiling, self.metric.ceiling_told),
+                    *_group_widgets(self.metric.by_group),
+                ]
+            is_known = before is not None and not (self.metric.quantity == SLOPE and all_agree(_rows(before)))
+            return result, self.result(self.metric.measure(before)) if is_known else None
 
         def display_name(self) -> str:
             return str(self.metric.quantity).replace("_", " ")
@@ -202,7 +214,7 @@ def _group_widgets(rows: list[list[str]]) -> list[Any]:
     return [table_data(title="By group, with 95 % intervals", column_names=list(HEADER), data=rows)] if rows else []
 
 
-def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None) -> Any:
+def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: str) -> Any:
     import plotly.graph_objects as go
     from evidently.legacy.renderers.html_widgets import plotly_figure
 
@@ -226,9 +238,9 @@ def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None) -> Any
     if ceiling is not None:
         value, low, high = ceiling
         figure.add_hrect(y0=low, y1=high, line_width=0, fillcolor="green", opacity=0.1)
-        figure.add_hline(
-            y=value, line={"dash": "dot", "color": "green"}, annotation_text=f"noise ceiling {value:.3f} [{low:.3f}, {high:.3f}]"
-        )
+        figure.add_hline(y=value, line={"dash": "dot", "color": "green"}, annotation_text=told)
+    else:
+        figure.add_annotation(text=told, x=0.99, y=0.02, xref="paper", yref="paper", showarrow=False)
     figure.update_layout(xaxis_title="stated confidence", yaxis_title="share predicted right")
     return plotly_figure(title="Reliability", figure=figure)
 

@@ -87,7 +87,8 @@ def ece_equal_mass(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = 
 def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
     """Equal-mass ECE less the part that noise alone adds (Kumar, Liang and Ma 2019, section 5); never below 0.
 
-    Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the folded normal).
+    Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the folded normal), with the variance of
+    `variance_of_share`: three rows that are all right are no certainty.
     """
     rows = Rows.of(p, outcomes, weights=weights)
     return max(0.0, float(share_of_noise_off(*bin_gaps(rows, equal_mass(rows, n_bins)))))
@@ -101,6 +102,18 @@ def share_of_noise_off(gap: Floats, share: Floats, variance: Floats) -> Floats:
     size = np.abs(gap)
     expected = noise * np.sqrt(2 / np.pi) * np.exp(-((size / noise) ** 2) / 2) + size * (1 - 2 * norm.cdf(-size / noise))
     return np.asarray((share * (2 * size - expected)).sum(axis=-1))
+
+
+def smoothed(share: Any, n: Any) -> Any:
+    """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai and DasGupta 2001), never quite 0 or 1.
+    Numbers or arrays."""
+    return (share * n + 0.5) / (n + 1)
+
+
+def variance_of_share(share: Any, n: Any) -> Any:
+    """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all rows agree. Numbers or arrays."""
+    rate = smoothed(share, n)
+    return rate * (1 - rate) / np.maximum(n, 1e-300)
 
 
 def brier(p: Any, outcomes: Any, *, weights: Any = None) -> float:
@@ -131,10 +144,10 @@ def ece(rows: Rows, bins: Ints) -> float:
 
 
 def bin_gaps(rows: Rows, bins: Ints) -> tuple[Floats, Floats, Floats]:
-    """Per bin: accuracy less confidence, share of the weight, variance of the accuracy."""
+    """Per bin: accuracy less confidence, share of the weight, variance of the accuracy (`variance_of_share`)."""
     mass = np.bincount(bins, weights=rows.weight)
     kept = mass > 0
     confidence = np.bincount(bins, weights=rows.weight * rows.confidence)[kept] / mass[kept]
     accuracy = np.bincount(bins, weights=rows.weight * rows.right)[kept] / mass[kept]
     effective = mass[kept] ** 2 / np.bincount(bins, weights=rows.weight**2)[kept]
-    return accuracy - confidence, mass[kept] / mass.sum(), accuracy * (1 - accuracy) / effective
+    return accuracy - confidence, mass[kept] / mass.sum(), variance_of_share(accuracy, effective)

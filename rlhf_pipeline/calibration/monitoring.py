@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from rlhf_pipeline.calibration.metrics import N_BINS, Groups, Rows, equal_mass
-from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.slope import all_agree, score_z, wald_error
 from rlhf_pipeline.records import Interval, Record
 
 
 class OverconfidenceTest(Record):
-    """Is the model more certain than it is right? `slope` with its two-sided interval at twice the level."""
+    """Is the model more certain than it is right? `slope` with the test's own interval, two-sided at twice the level; None where every vote
+    went one way, which has no slope and yet may speak against 1."""
 
-    slope: Interval
+    slope: Interval | None
     p_value: float
     level: float
     fires: bool
@@ -25,13 +26,19 @@ class OverconfidenceTest(Record):
 def overconfidence_test(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.025) -> OverconfidenceTest:
     """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in `level` of the cases.
 
-    Errors are cluster-robust over `groups`. Raises NotEnoughData where no slope can be told, InvalidScores as the metrics do.
+    Errors are cluster-robust over `groups`. Where every vote went with the model, or against it, the score test of 1. Raises NotEnoughData
+    where every probability is 0.5 or fewer than 2 groups exist, InvalidScores as the metrics do.
     """
     from scipy.stats import norm
 
-    slope = calibration_slope(p, outcomes, weights=weights, groups=groups, level=1 - 2 * level)
-    error = (slope.high - slope.value) / float(norm.ppf(1 - level))
-    p_value = float(norm.cdf((slope.value - 1) / max(error, 1e-300)))
+    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
+    if all_agree(rows):
+        p_value = float(norm.cdf(score_z(rows)))
+        return OverconfidenceTest(slope=None, p_value=p_value, level=level, fires=p_value < level)
+    value, error = wald_error(rows)
+    half = float(norm.ppf(1 - level)) * error
+    slope = Interval(value=value, low=value - half, high=value + half, n=len(rows.right), level=1 - 2 * level)
+    p_value = float(norm.cdf((value - 1) / max(error, 1e-300)))
     return OverconfidenceTest(slope=slope, p_value=p_value, level=level, fires=p_value < level)
 
 

@@ -133,17 +133,23 @@ def fit_calibrator(
 
 
 def recalibrated_loss(
-    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams | None = None, *, progress: Progress = silent
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    params: CalibrationParams | None = None,
+    *,
+    method: str | None = None,
+    progress: Progress = silent,
 ) -> float:
     """Nats per vote that the reward model loses under the calibrator that suits it best, each prompt predicted by one fitted without it.
 
-    So two models are compared by what they know, not by how well each was calibrated when. Of pairs too few or too alike to fit a
-    calibrator it is the loss of the raw probabilities. Raises NotEnoughData without votes, InvalidScores for a NaN score.
+    So two models are compared by what they know, not by how well each was calibrated when; with `method` two ways to calibrate one. Of
+    pairs too few or too alike to fit a calibrator it is the loss of the raw probabilities. Raises NotEnoughData without votes,
+    InvalidScores for a NaN score.
     """
     params = params or CalibrationParams()
     rows = _rows(pairs.sort_values("comparison_id", ignore_index=True), reward_model, params, None, progress)
     try:
-        return min(_held_out_loss(method, rows, params) for method in _methods(params))
+        return min(_held_out_loss(name, rows, params) for name in ([method] if method else _methods(params)))
     except NotEnoughData:
         return log_loss(NoCalibration().transform(rows.margins), rows.outcomes, weights=rows.weights)
 

@@ -7,43 +7,134 @@ import numpy as np
 from rlhf_pipeline.calibration.metrics import Floats, Groups, Rows
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.votes.intervals import group_sums
+from rlhf_pipeline.votes.intervals import FEW_GROUPS, group_sums
 
 FARTHEST = 13.8  # logit of 1 - 1e-6: one certain prediction shall not outweigh all others
-LARGEST = 100.0  # of a slope, either way: separable rows have no finite one
+LARGEST = 100.0  # of a slope and of the ends of its interval, either way; one that stands there may be any larger
+UNDERFLOW = 700.0  # beyond, exp is 0
 
 
 def calibration_slope(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.95) -> Interval:
-    """Slope of the outcome's log odds on the stated log odds, with a Wald interval: 1 is calibrated, below overconfident.
+    """Slope of the outcome's log odds on the stated log odds, with its score interval: 1 is calibrated, below overconfident.
 
-    Cox 1958, without intercept, since sides are interchangeable. The variance is the cluster-robust sandwich over
-    `groups` (Liang and Zeger 1986). Raises NotEnoughData where all probabilities are 0.5 or fewer than 2 groups exist,
-    InvalidScores as the metrics do.
+    Cox 1958, without intercept, since sides are interchangeable; see `slope_bounds` for the interval. Where every vote went with the model,
+    or every one against it, the likelihood grows without end and there is no slope (Albert and Anderson 1984). Raises NotEnoughData there,
+    where all probabilities are 0.5 and where fewer than 2 groups exist; InvalidScores as the metrics do.
     """
+    return slope_interval(Rows.of(p, outcomes, weights=weights, groups=groups), level)
+
+
+def slope_interval(rows: Rows, level: float = 0.95) -> Interval:
+    """`calibration_slope` of folded rows."""
+    slope = slope_of(rows)
+    low, high = slope_bounds(rows, level)
+    n_groups = int(rows.group.max()) + 1
+    few = n_groups if n_groups < FEW_GROUPS else None
+    return Interval(value=slope, low=min(low, slope), high=max(high, slope), n=len(rows.right), level=level, few_groups=few)
+
+
+def slope_bounds(rows: Rows, level: float = 0.95) -> tuple[float, float]:
+    """The slopes that a score test (Rao 1948) does not reject, from the least to the largest.
+
+    As Wilson's interval of a share does, it takes the variance at the slope in question, not at the estimate, and so holds where rows are
+    few or nearly all right; Wald's and the bootstrap's shrink to nothing there. The variance is that of independent votes (weights are
+    counts of them) times how much more the sums of the groups scatter than that at the estimate, at least 1 (Rao and Scott 1992); where
+    all rows agree and nobody can know, a group counts as one vote. An end that does not exist is ±LARGEST: of rows that agree, one does
+    not. Raises NotEnoughData where all probabilities are 0.5 or fewer than 2 groups exist.
+    """
+    from scipy.optimize import brentq
     from scipy.stats import norm
 
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
-    slope, x = slope_of(rows), log_odds(rows)
-    q = 1 / (1 + np.exp(-slope * x))
-    information = float(rows.weight @ (x**2 * q * (1 - q)))
-    by_group = group_sums((rows.weight * x * (rows.right - q))[:, None], rows.group)[:, 0]
-    n_groups = len(by_group)
-    error = float(np.sqrt((by_group @ by_group) * n_groups / (n_groups - 1))) / max(information, 1e-12)
-    half = float(norm.ppf(0.5 + level / 2)) * error
-    return Interval(value=slope, low=slope - half, high=slope + half, n=len(x), level=level)
+    x = _checked(rows)
+    agree = _agree(x, rows)
+    most = float(norm.ppf(0.5 + level / 2)) ** 2 * (_largest_scatter(x, rows) if agree else _scatter(x, rows, _solve(x, rows)))
+    farthest = min(LARGEST, UNDERFLOW / float(x.max()))
+
+    def rejected(slope: float) -> float:
+        residual, information = _at(slope, x, rows)
+        return float(residual.sum()) ** 2 - most * information
+
+    def end(start: float, stop: float) -> float:
+        if rejected(start) > 0:  # what fits best lies beyond ±LARGEST
+            return float(np.copysign(LARGEST, start))
+        return float(brentq(rejected, start, stop)) if rejected(stop) > 0 else float(np.copysign(LARGEST, stop))
+
+    middle = agree * farthest or float(np.clip(_solve(x, rows), -farthest, farthest))
+    return end(middle, -farthest), end(middle, farthest)
+
+
+def wald_error(rows: Rows) -> tuple[float, float]:
+    """The slope and its standard error, cluster-robust over the groups (Liang and Zeger 1986): for tests on many rows. Raises NotEnoughData."""
+    slope = slope_of(rows)
+    x = _checked(rows)
+    residual, information = _at(slope, x, rows)
+    return slope, float(np.sqrt(_between(residual, rows))) / max(information, 1e-12)
+
+
+def score_z(rows: Rows, slope: float = 1.0) -> float:
+    """Score statistic of `slope` where every vote went one way, normal under it and below 0 if less would fit. Raises NotEnoughData."""
+    x = _checked(rows)
+    residual, information = _at(slope, x, rows)
+    return float(residual.sum() / np.sqrt(max(information * _largest_scatter(x, rows), 1e-300)))
 
 
 def slope_of(rows: Rows) -> float:
     """That slope alone. Raises NotEnoughData as `calibration_slope`."""
-    x = log_odds(rows)
-    if float(rows.weight @ x**2) <= 0 or rows.group.max() < 1:
-        raise NotEnoughData("No slope of calibration: every probability is 0.5, or all rows are of one prompt. Collect more votes.")
+    x = _checked(rows)
+    agree = _agree(x, rows)
+    if agree:
+        raise NotEnoughData(
+            f"No slope of calibration: every vote went {'with' if agree > 0 else 'against'} the model, and no slope is steep enough for that. "
+            "Collect more votes."
+        )
     return _solve(x, rows)
+
+
+def all_agree(rows: Rows) -> bool:
+    """Did every vote on a stated preference go with the model, or every one against it?"""
+    return _agree(log_odds(rows), rows) != 0
 
 
 def log_odds(rows: Rows) -> Floats:
     """Of the stated confidence, (n,), 0 and up."""
     return np.asarray(np.minimum(np.log(rows.confidence) - np.log(np.maximum(1 - rows.confidence, 1e-300)), FARTHEST))
+
+
+def _checked(rows: Rows) -> Floats:
+    x = log_odds(rows)
+    if float(rows.weight @ x**2) <= 0 or rows.group.max() < 1:
+        raise NotEnoughData("No slope of calibration: every probability is 0.5, or all rows are of one prompt. Collect more votes.")
+    return x
+
+
+def _agree(x: Floats, rows: Rows) -> int:
+    """1 where all rows that lean were right, -1 where all were wrong, else 0."""
+    right = rows.right[(x > 0) & (rows.weight > 0)]
+    return int((right == 1).all()) - int((right == 0).all()) if len(right) else 0
+
+
+def _at(slope: float, x: Floats, rows: Rows) -> tuple[Floats, float]:
+    """Each row's part of the score, (n,), and the information, to the last digit where probabilities are near 0 and 1."""
+    from scipy.special import expit
+
+    yes, no = expit(slope * x), expit(-slope * x)
+    return rows.weight * x * (rows.right * no - (1 - rows.right) * yes), float(rows.weight @ (x**2 * yes * no))
+
+
+def _between(residual: Floats, rows: Rows) -> float:
+    by_group = group_sums(residual[:, None], rows.group)[:, 0]
+    return float(by_group @ by_group) * len(by_group) / (len(by_group) - 1)
+
+
+def _scatter(x: Floats, rows: Rows, slope: float) -> float:
+    residual, information = _at(slope, x, rows)
+    return max(1.0, _between(residual, rows) / max(information, 1e-300))
+
+
+def _largest_scatter(x: Floats, rows: Rows) -> float:
+    """What it would be if all votes of a group went together."""
+    together = group_sums((rows.weight * x)[:, None], rows.group)[:, 0]
+    return max(1.0, float(together @ together / (rows.weight @ x**2)))
 
 
 def _solve(x: Floats, rows: Rows) -> float:

@@ -8,9 +8,14 @@ completion is called a is a coin's work, so the base rate is a half and the unce
 
 `within_bins`, the variance of the confidence within bins less twice its covariance with the outcome (Stephenson, Coelho and Jolliffe
 2008), makes the sum exact. Reliability and resolution both hold noise of the bins' accuracies, the same in both.
+
+Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap would claim certainty. There it is a
+parametric one (Davison and Hinkley 1997, section 2.2): as many votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1),
+see `smoothed`. Where all rows agree, accuracy has Wilson's interval, and Brier and log loss what they would be at its ends.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +31,11 @@ from rlhf_pipeline.calibration.metrics import (
     equal_width,
     log_losses,
     share_of_noise_off,
+    smoothed,
     squares,
+    variance_of_share,
 )
-from rlhf_pipeline.calibration.slope import LARGEST, log_odds, slope_of
+from rlhf_pipeline.calibration.slope import slope_interval
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.votes.intervals import BootstrapParams, percentiles, resampled_totals, wilson_bounds
@@ -44,20 +51,21 @@ def calibration_metrics(
 ) -> CalibrationMetrics:
     """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals over `groups` (prompts).
 
-    `n` is the number of comparisons, if not of rows. Every measure is computed on the same resamples; bins stay as the rows made them.
-    The slope is missing where nothing could tell one: every probability 0.5, or one group. Raises InvalidScores for NaN and values
-    that are no probability, NotEnoughData without rows.
+    `n` is the number of comparisons, if not of rows. Every measure is computed on the same resamples; bins stay as the rows made them. The
+    slope has its score interval (`slope_bounds`) instead, and is missing where nothing could tell one: every probability 0.5, one group,
+    every vote with the model or every one against it. Raises InvalidScores for NaN and values that are no probability, NotEnoughData
+    without rows.
     """
     params = params or BootstrapParams()
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
     count, n_groups = len(rows.right) if n is None else n, int(rows.group.max()) + 1
     wide, mass = equal_width(rows), equal_mass(rows)
-    slope = _slope(rows)
-    blocks = _blocks(rows, wide, mass, slope)
+    blocks = _blocks(rows, wide, mass)
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
     drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
     again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
+    supposed, by_chance = _unsettle(seen, again, rows, wide, mass, params)
 
     def interval(value: float, resampled: Floats) -> Interval:
         return percentiles(value, resampled, count, params, n_groups)
@@ -65,21 +73,20 @@ def calibration_metrics(
     def of(measure: Callable[[Totals], Floats]) -> Interval:
         return interval(float(measure(seen)[0]), measure(again))
 
-    accuracy = of(lambda totals: _mean(totals, "right"))
-    if accuracy.value in (0.0, 1.0):  # drawn again, all alike stay all alike: that is no certainty
-        low, high = wilson_bounds(accuracy.value, n_groups, params.level)
-        accuracy = accuracy.model_copy(update={"low": float(low), "high": float(high)})
-    brier = of(lambda totals: _mean(totals, "brier"))
+    means = {name: of(lambda totals, name=name: _mean(totals, name)) for name in ("right", "brier", "log_loss")}  # type: ignore[misc]
+    if means["right"].value in (0.0, 1.0):  # drawn again, all alike stay all alike: that is no certainty
+        means = _at_wilsons_ends(means, rows, n_groups, params.level)
+    brier = means["brier"]
     reliability, resolution = of(_reliability), of(_resolution)
     return CalibrationMetrics(
         n=count,
-        accuracy=accuracy,
+        accuracy=means["right"],
         ece_equal_width=interval(ece(rows, wide), _gap_sum(again, "gap_wide")),
         ece_equal_mass=interval(ece(rows, mass), _gap_sum(again, "gap")),
         brier=brier,
-        log_loss=of(lambda totals: _mean(totals, "log_loss")),
-        ece_debiased=_debiased(seen, again, params.level, interval),
-        slope=None if slope is None else interval(slope, _slopes(again, slope)),
+        log_loss=means["log_loss"],
+        ece_debiased=_debiased(seen, supposed, again, by_chance, params.level, interval),
+        slope=_slope(rows, params.level, count),
         brier_parts=BrierParts(
             reliability=reliability,
             resolution=resolution,
@@ -116,14 +123,79 @@ def reliability_table(
     return tuple(table)
 
 
-def _slope(rows: Rows) -> float | None:
+def _slope(rows: Rows, level: float, n: int) -> Interval | None:
     try:
-        return slope_of(rows)
+        return slope_interval(rows, level).model_copy(update={"n": n})
     except NotEnoughData:
         return None
 
 
-def _blocks(rows: Rows, wide: Ints, mass: Ints, slope: float | None) -> dict[str, Floats]:
+@dataclass(frozen=True)
+class _Agreeing:
+    """A bin whose rows were all right (`share` 1) or all wrong (0), its mean confidence and its number of groups."""
+
+    bin: int
+    share: float
+    confidence: float
+    n_groups: int
+
+    @property
+    def rate(self) -> float:
+        return float(smoothed(self.share, self.n_groups))
+
+
+def _agreeing(rows: Rows, bins: Ints) -> Iterator[_Agreeing]:
+    for k in np.unique(bins):
+        inside = (bins == k) & (rows.weight > 0)
+        right = rows.right[inside]
+        if len(right) and right[0] in (0.0, 1.0) and (right == right[0]).all():
+            confidence = float(np.average(rows.confidence[inside], weights=rows.weight[inside]))
+            yield _Agreeing(int(k), float(right[0]), confidence, len(np.unique(rows.group[inside])))
+
+
+def _unsettle(
+    seen: Totals, again: dict[str, Floats], rows: Rows, wide: Ints, mass: Ints, params: BootstrapParams
+) -> tuple[dict[str, Floats], Floats]:
+    """Give the resamples' bins whose rows all agree what they cannot show, in place.
+
+    Gives the totals that these resamples are of, which have the smoothed rate in such bins, and what the gap of each equal-mass bin would be
+    of a calibrated model with as many votes as groups, (n_resamples, bins); NaN where rows differ and the resamples show it.
+    """
+    rng = np.random.default_rng([params.seed, len(rows.right)])
+    supposed, by_chance = {"mass": seen["mass"], "gap": seen["gap"].copy()}, np.full(again["gap"].shape, np.nan)
+    for found in _agreeing(rows, wide):
+        again["gap_wide"][:, found.bin] += _error(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]
+    for found in _agreeing(rows, mass):
+        supposed["gap"][:, found.bin] += (found.rate - found.share) * seen["bin_mass"][:, found.bin]
+        error = _error(found, params.n_resamples, rng) * again["bin_mass"][:, found.bin]
+        again["gap"][:, found.bin] += error
+        again["bin_right"][:, found.bin] += error
+        by_chance[:, found.bin] = rng.binomial(found.n_groups, found.confidence, params.n_resamples) / found.n_groups - found.confidence
+    return supposed, by_chance
+
+
+def _error(found: _Agreeing, n_resamples: int, rng: np.random.Generator) -> Floats:
+    return np.asarray(rng.binomial(found.n_groups, found.rate, n_resamples) / found.n_groups - found.share)
+
+
+def _at_wilsons_ends(means: Mapping[str, Interval], rows: Rows, n_groups: int, level: float) -> dict[str, Interval]:
+    """Accuracy, Brier and log loss of rows that all agree: each is linear in the accuracy."""
+    low, high = (float(end) for end in wilson_bounds(means["right"].value, n_groups, level))
+    turned = replace(rows, right=1 - rows.right)
+    otherwise = {"right": 1 - means["right"].value, "brier": _weighted(turned, squares), "log_loss": _weighted(turned, log_losses)}
+
+    def with_ends(name: str, interval: Interval) -> Interval:
+        farthest = interval.value + (high - low) * (otherwise[name] - interval.value)
+        return interval.model_copy(update={"low": min(interval.low, farthest), "high": max(interval.high, farthest)})
+
+    return {name: with_ends(name, interval) for name, interval in means.items()}
+
+
+def _weighted(rows: Rows, measure: Callable[[Rows], Floats]) -> float:
+    return float(np.average(measure(rows), weights=rows.weight))
+
+
+def _blocks(rows: Rows, wide: Ints, mass: Ints) -> dict[str, Floats]:
     """What each row adds to each total, (n, k) by name: every measure is a function of totals."""
     gap = rows.weight * (rows.right - rows.confidence)
     one = {
@@ -133,13 +205,9 @@ def _blocks(rows: Rows, wide: Ints, mass: Ints, slope: float | None) -> dict[str
         "log_loss": rows.weight * log_losses(rows),
     }
     blocks = {name: values[:, None] for name, values in one.items()}
-    blocks |= {"gap_wide": _by_bin(gap, wide), "gap": _by_bin(gap, mass)}
+    blocks |= {"gap_wide": _by_bin(gap, wide), "mass_wide": _by_bin(rows.weight, wide), "gap": _by_bin(gap, mass)}
     blocks |= {"bin_mass": _by_bin(rows.weight, mass), "bin_right": _by_bin(rows.weight * rows.right, mass)}
     blocks |= {"bin_mass2": _by_bin(rows.weight**2, mass)}
-    if slope is not None:
-        x = log_odds(rows)
-        q = 1 / (1 + np.exp(-slope * x))
-        blocks |= {"score": (rows.weight * x * (rows.right - q))[:, None], "information": (rows.weight * x**2 * q * (1 - q))[:, None]}
     return blocks
 
 
@@ -163,7 +231,7 @@ def _per_bin(totals: Totals) -> tuple[Floats, Floats, Floats, Floats]:
     accuracy = np.clip(totals["bin_right"] / safe, 0, 1)
     effective = safe**2 / np.maximum(totals["bin_mass2"], 1e-300)
     share = mass / mass.sum(axis=1, keepdims=True)
-    return totals["gap"] / safe, share, accuracy, accuracy * (1 - accuracy) / np.maximum(effective, 1e-300)
+    return totals["gap"] / safe, share, accuracy, variance_of_share(accuracy, effective)
 
 
 def _reliability(totals: Totals) -> Floats:
@@ -176,10 +244,12 @@ def _resolution(totals: Totals) -> Floats:
     return np.asarray((share * (accuracy - 0.5) ** 2).sum(axis=1))
 
 
-def _debiased(seen: Totals, again: Totals, level: float, interval: Around) -> Interval:
-    """The basic bootstrap interval: resamples scatter around the plain ECE of the rows, which holds their noise, not around the true one.
+def _debiased(seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around) -> Interval:
+    """The basic bootstrap interval: resamples scatter around the plain ECE of what they are of (`supposed`), which holds the rows' noise, not
+    around the true one.
 
-    It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows how near to 0 the truth may lie.
+    It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows how near to 0 the truth may lie. `by_chance`
+    is the noise of bins whose rows agree, see `_unsettle`.
     """
 
     def off(totals: Totals) -> Floats:
@@ -187,12 +257,8 @@ def _debiased(seen: Totals, again: Totals, level: float, interval: Around) -> In
         return share_of_noise_off(gap, share, variance)
 
     value, plain = float(off(seen)[0]), float(_gap_sum(seen, "gap")[0])
-    resampled = np.maximum(value - (off(again) - plain), 0.0)
-    noise = np.abs(again["gap"] / again["mass"] - seen["gap"] / seen["mass"]).sum(axis=1)
+    resampled = np.clip(value - (off(again) - float(_gap_sum(supposed, "gap")[0])), 0.0, 1.0)
+    shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
+    noise = np.abs(np.where(np.isnan(by_chance), shown, by_chance * seen["bin_mass"] / seen["mass"])).sum(axis=1)
     found = interval(max(0.0, value), resampled)
     return found.model_copy(update={"low": 0.0}) if plain <= np.quantile(noise, 0.5 + level / 2) else found
-
-
-def _slopes(again: Totals, slope: float) -> Floats:
-    """One Newton step from the rows' slope in each resample (Kline and Santos 2012): a thousand fits for the price of one."""
-    return np.asarray(np.clip(slope + again["score"][:, 0] / np.maximum(again["information"][:, 0], 1e-12), -LARGEST, LARGEST))

@@ -78,6 +78,8 @@ def comparisons(
         flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(shelf.flags.items()))
         if flagged:
             intake.notes.append(f"flagged and left out of training: {flagged}")
+        if shelf.divided:
+            intake.notes.append(shelf.divided)
         if offer:
             intake.notes.append(offered(intake.workspace, store.comparisons.offerable(unvoted_only=True)))
     intake.report()

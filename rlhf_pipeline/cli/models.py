@@ -10,7 +10,7 @@ from rich.table import Table
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.records import ModelVersion
-from rlhf_pipeline.registry import Kind, Registry
+from rlhf_pipeline.registry import Kind, Registry, ceiling_beside, is_accuracy
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
 
@@ -19,18 +19,22 @@ SHOWN: dict[Kind, tuple[str, ...]] = {
     "policy": ("reward_accuracy", "noise_ceiling", "reward_margin", "token_accuracy", "final_loss", "n_pairs", "seconds"),
     "reward_model": (
         "test_accuracy_since_change",
+        "test_vote_accuracy_since_change",
+        "noise_ceiling_since_change",
         "test_accuracy",
         "test_vote_accuracy",
         "noise_ceiling",
         "longer_wins",
         "test_log_loss",
         "n_train",
+        "n_learnt",
     ),
 }
 # The first stands for the second where a version has both.
-STANDS_FOR = ("test_accuracy_since_change", "test_accuracy")
-CEILING = "noise_ceiling"  # stands beside these:
-JUDGED_BY_PEOPLE = ("reward_accuracy", "test_accuracy_since_change", "test_accuracy", "test_vote_accuracy")
+STANDS_FOR = (
+    ("test_accuracy_since_change", "test_accuracy"),
+    ("test_vote_accuracy_since_change", "test_vote_accuracy"),
+)
 
 
 @app.callback()
@@ -72,12 +76,11 @@ def promote(
 
 
 def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
-    """The metrics of `SHOWN` that there are, in its order; beside an accuracy its noise ceiling, or that it is unknown."""
-    better, worse = STANDS_FOR
-    has_accuracy = any(key in metrics for key in JUDGED_BY_PEOPLE)
-    keys = [
-        key for key in SHOWN[kind] if (key in metrics and not (key == worse and better in metrics)) or (key == CEILING and has_accuracy)
-    ]
+    """The metrics of `SHOWN` that there are, in its order; beside an accuracy the noise ceiling of the same votes, or that it is unknown."""
+    stood_for = {worse for better, worse in STANDS_FOR if better in metrics}
+    told = [key for key in SHOWN[kind] if key in metrics and key not in stood_for]
+    ceilings = {ceiling_beside(key) for key in told if is_accuracy(key)}
+    keys = [key for key in SHOWN[kind] if key in ceilings or (key in told and not key.startswith("noise_ceiling"))]
     return ", ".join(f"{key} {_short(metrics[key]) if key in metrics else 'unknown'}" for key in keys)
 
 

@@ -1,21 +1,22 @@
 """`rlhf reward probe`: the reward model against people, on predictions that were made before their votes. Knows reflections and pictures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import calibration_metrics, reliability_table
+from rlhf_pipeline.calibration import calibration_metrics, draw_ceiling, reliability_table
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.showing import interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
+from rlhf_pipeline.cli.votes import passes_so_far
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import judged_predictions, reflect, reflection_rows
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import shown_ceiling
 
 BARS = 30  # characters of a full bar
 CUT = 60  # characters of a text that is listed
@@ -29,7 +30,9 @@ def probe(
         float | None, typer.Option(min=0.5, max=1.0, help="List the pairs whose stated confidence lies in the bin of this value.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write; default models/reliability_diagram.png below RLHF_HOME.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Bins, or the pairs of one, as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accuracy, noise ceiling, ECE and bins, or the pairs of one bin, as JSON.")
+    ] = False,
 ) -> None:
     """Stated confidence against the share that was right, with counts and intervals; writes the diagram and meta_reflection_log.jsonl."""
     workspace = Workspace.here()
@@ -49,21 +52,32 @@ def probe(
         _list_bin(mine, _bin_of(bins, bin), workspace.store, as_json=as_json)
         return
     metrics = calibration_metrics(rows["p"], rows["outcome"], groups=rows["group"])
-    ceiling = noise_ceiling(workspace.store.votes.on(mine["comparison_id"].unique().tolist()))
+    votes = workspace.store.votes.on(mine["comparison_id"].unique().tolist())
+    ceiling = shown_ceiling(votes, passes=passes_so_far(workspace.store, votes))
     picture = out or files.reliability_diagram
     write_whole(picture, diagram(bins, metrics, ceiling, title=f"{label} against {len(rows):,} later votes"))
     if as_json:
-        show_json([found.model_dump(mode="json") for found in bins])
+        show_json(shown_as_json(label, metrics, ceiling, bins))
         return
     show(
         [_shown(found) for found in bins],
         title=f"{label} against {len(rows):,} votes cast after its predictions",
         empty="",
-        caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps'}; "
+        caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps or was judged again'}; "
         f"ECE {metrics.ece_equal_mass}, Brier {metrics.brier}",
     )
     typer.echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
     typer.echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
+
+
+def shown_as_json(label: str, metrics: CalibrationMetrics, ceiling: Interval | None, bins: tuple[ReliabilityBin, ...]) -> dict[str, Any]:
+    """What the table says, an accuracy beside its ceiling; null where nobody knows it."""
+    told = {"accuracy": metrics.accuracy, "noise_ceiling": ceiling, "ece": metrics.ece_equal_mass}
+    return {
+        "model": label,
+        **{name: None if found is None else found.model_dump(mode="json") for name, found in told.items()},
+        "bins": [found.model_dump(mode="json") for found in bins],
+    }
 
 
 def all_reflections(store: Store) -> pd.DataFrame:
@@ -85,6 +99,13 @@ def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceili
     """The reliability diagram as PNG, with counts below and the noise ceiling across."""
     from io import BytesIO
 
+    png = BytesIO()
+    drawn(bins, metrics, ceiling, title=title).savefig(png, format="png", dpi=110)
+    return png.getvalue()
+
+
+def drawn(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling: Interval | None, *, title: str) -> Any:
+    """That diagram as a figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")
@@ -93,8 +114,7 @@ def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceili
     x, y = [b.mean_confidence for b in bins], [b.accuracy for b in bins]
     errors = [[max(0.0, b.accuracy - b.accuracy_low) for b in bins], [max(0.0, b.accuracy_high - b.accuracy) for b in bins]]
     top.errorbar(x, y, yerr=errors, marker="o", capsize=3, label=f"ECE {metrics.ece_equal_mass}")
-    if ceiling is not None:
-        top.axhline(ceiling.value, color="tab:red", linewidth=0.8, label=f"noise ceiling {ceiling}")
+    draw_ceiling(top, ceiling)
     top.set(ylabel="share predicted right", ylim=(0, 1.02), title=title)
     top.legend(loc="lower right", fontsize="small")
     middles = [(b.low + b.high) / 2 for b in bins]
@@ -102,9 +122,7 @@ def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceili
     for middle, found in zip(middles, bins, strict=True):
         bottom.annotate(f"{found.n}", (middle, found.n), ha="center", va="bottom", fontsize="x-small")
     bottom.set(xlabel="stated confidence", ylabel="votes", xlim=(0.49, 1.01), ylim=(0, 1.25 * max(b.n for b in bins)))
-    png = BytesIO()
-    figure.savefig(png, format="png", dpi=110)
-    return png.getvalue()
+    return figure
 
 
 def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:

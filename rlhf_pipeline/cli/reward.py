@@ -1,14 +1,14 @@
 """`rlhf reward`: fit, calibrate, ask and probe the reward model by hand, with the functions the assets use. Knows files and the registry."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import CalibrationParams, calibrate, calibration_log, ceilings_by_group, groups_of, reliability_diagram
-from rlhf_pipeline.champions import Judge, not_worse
+from rlhf_pipeline.calibration import CalibrationParams, calibrate_version, calibration_figures, calibration_log, calibration_pictures
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes, parameters
@@ -16,17 +16,17 @@ from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.showing import bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.cli.votes import votes_so_far
+from rlhf_pipeline.cli.votes import passes_so_far, votes_so_far
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.files import write_whole
-from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, folder_hash
+from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, opening_recorder, openings
 from rlhf_pipeline.reward_model import REWARD_MODELS, Encoder, RewardModel, RewardModelParams, fit_reward_model, load_reward_model
 from rlhf_pipeline.reward_model.training import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import judged_ids, shown_ceiling
 
 app = typer.Typer(help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True)
 Data = Annotated[
@@ -64,15 +64,20 @@ def train(
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
     pairs = read_pairs(data or files.training_data)
+    said, seq = _votes_of(workspace, pairs)
     params, model = _unfitted(workspace, kind, label, changes, folder)
     start, parent = _start(workspace, retrain=retrain, checkpoint=checkpoint)
+    since = None if change_seq is None else said[said["seq"] >= change_seq]
     with bar(f"reward model ({kind})") as progress:
         fitted = fit_reward_model(
             pairs,
             params,
             encoder=workspace.champions.encoder(),
             model=model,
-            ceiling=noise_ceiling(_votes_of(workspace, pairs)),
+            ceiling=shown_ceiling(said, passes=passes_so_far(workspace.store, said, seq)),
+            ceiling_since_change=None
+            if since is None
+            else shown_ceiling(since, passes=passes_so_far(workspace.store, since, seq, since_seq=change_seq)),
             warm_start=start,
             change_seq=change_seq,
             record=opening_recorder(workspace.registry),
@@ -80,7 +85,7 @@ def train(
         )
     report = fitted.report
     fitted.model.save(folder)
-    metrics = metrics_of(report)
+    metrics = report.metrics()
     with workspace.registry.run("rlhf reward train", {"stage": "reward_model", "data_hash": report.data_hash}) as run:
         version = workspace.registry.register(
             "reward_model",
@@ -96,8 +101,10 @@ def train(
         run.log_text(report.model_dump_json(indent=1), "report.json")
         run.log_figure(loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"), "loss_curve.png")
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
-    typer.echo(f"{version.label} from {parent or 'nothing'} on {report.n_train:,} pairs, in {folder}")
+    typer.echo(f"{version.label} from {parent or 'nothing'} on {report.read}, in {folder}")
     typer.echo(_said(report))
+    if report.weight_reason:
+        typer.echo(f"pairs from before the change count {report.weight_before_change:g}: {report.weight_reason}")
 
 
 @app.command("calibrate")
@@ -106,7 +113,10 @@ def calibrate_model(
         str | None, typer.Option(metavar="NAME@VERSION", help="Which; default the candidate that was trained last, else the champion.")
     ] = None,
     data: Data = None,
-    promote: Annotated[bool, typer.Option("--promote/--no-promote", help="Make it champion where it predicts no worse.")] = True,
+    promote: Annotated[
+        bool,
+        typer.Option("--promote/--no-promote", help="Make it champion where it predicts no worse; without, nothing that serves changes."),
+    ] = True,
     change_seq: Annotated[int | None, typer.Option(min=1, help="Vote seq at which taste changed; votes before it count less.")] = None,
     changes: Changes = None,
 ) -> None:
@@ -115,44 +125,51 @@ def calibrate_model(
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
     params = parameters(CalibrationParams, changes)
     pairs, version = read_pairs(data or files.training_data), _version(workspace, model)
-    said, groups = _votes_of(workspace, pairs), groups_of(workspace.store.comparisons.with_ids(pairs["comparison_id"].tolist()))
+    said, seq = _votes_of(workspace, pairs)
     judge = champions.judge(version)
     assert judge is not None  # a version was given
     with bar(f"calibration of {version.label}") as progress:
-        calibrator, report = calibrate(
-            pairs,
+        calibrator, report = calibrate_version(
+            version,
             judge.reward_model,
+            pairs,
+            said,
+            workspace.store.comparisons.with_ids(judged_ids(said)),
             params,
-            reward_model_label=version.label,
-            data_hash=version.data_hash or "",
-            noise_ceiling=noise_ceiling(said),
-            groups=groups,
-            group_ceilings=ceilings_by_group(said, groups),
+            passes=passes_so_far(workspace.store, said, seq),
+            # Only where it was asked for: what it is by default was never weighed.
+            weight_before_change=params.weight_before_change if "weight_before_change" in params.model_fields_set else None,
             change_seq=change_seq,
             record=opening_recorder(workspace.registry),
             progress=progress,
         )
-    number = workspace.store.calibrations.add(report, calibrator.to_json())
-    report = report.model_copy(update={"calibrator_version": number})
-    fitted = Judge(version, judge.reward_model, calibrator, f"{report.method}@{number}")
-    calib = pairs[pairs["split"] == "calib"]
-    if report.candidates and champions.reference_window(version.label) is None:
-        window = reference_window(calib, fitted.p_chosen(calib), model_version=version.label, embed=fitted.embed, since_seq=change_seq)
-        window.save(champions.reference_folder(version))
+        calib = pairs[pairs["split"] == "calib"]
+        settled = champions.settle(
+            version, judge.reward_model, calibrator, report, calib, since_seq=change_seq, promote=promote, progress=progress
+        )
+        report, fitted = settled.report, settled.judge
+        if report.candidates and report.may_serve and champions.reference_window(version.label) is None:
+            p_chosen, embed = fitted.p_chosen(calib, progress=progress), partial(fitted.embed, progress=progress)
+            window = reference_window(calib, p_chosen, model_version=version.label, embed=embed, since_seq=change_seq)
+            window.save(champions.reference_folder(version))
     with workspace.registry.run("rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}) as run:
-        run.log_metrics(_measured(report))
+        run.log_metrics(calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)})
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
-        run.log_figure(reliability_diagram(report), "reliability_diagram.png")
+        for name, png in calibration_pictures(report).items():
+            run.log_figure(png, f"{name}.png")
     log = calibration_log(workspace.store.calibrations.log())
     write_whole(files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
-    ceiling = report.noise_ceiling or "unknown: nothing overlaps"
-    typer.echo(f"{version.label}: {report.method}@{number}, the {len(log)}. entry of {files.calibration_log}")
+    ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
+    typer.echo(f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of {files.calibration_log}")
     typer.echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
     typer.echo(
         f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
-    _decide(workspace, fitted, calib, change_seq, promote=promote)
+    if settled.takes_over:
+        champions.promote("reward_model", version, reason=settled.reason, actor="rlhf reward calibrate")
+    serves = settled.takes_over or settled.was_champion
+    typer.echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} --reason "…"')
 
 
 @app.command("openings")
@@ -176,41 +193,15 @@ def show_openings(as_json: Annotated[bool, typer.Option("--json", help="As JSON,
     show(rows, title=f"{len(found)} openings of the test split", empty="Nobody has opened the test split yet: no reward model was judged.")
 
 
-def metrics_of(report: RewardModelReport) -> dict[str, float]:
-    """What is frozen with the version, under the names the asset uses."""
-    test = report.test
-    found: dict[str, float | None] = {"n_train": report.n_train, "weight_before_change": report.weight_before_change}
-    if test is not None:
-        found |= {
-            "test_accuracy": test.accuracy.value,
-            "test_vote_accuracy": test.vote_accuracy.value,
-            "noise_ceiling": test.ceiling.value if test.ceiling else None,
-            "longer_wins": test.longer_wins.value,
-            "test_log_loss": test.log_loss.value,
-        }
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _measured(report: CalibrationReport) -> dict[str, float]:
-    raw, calibrated = report.raw, report.calibrated
-    found: dict[str, Interval | None] = {
-        "accuracy": raw.accuracy,
-        "noise_ceiling": report.noise_ceiling,
-        "ece_debiased_raw": raw.ece_debiased,
-        "ece_debiased_calibrated": calibrated.ece_debiased,
-        "log_loss_raw": raw.log_loss,
-        "log_loss_calibrated": calibrated.log_loss,
-    }
-    ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": float(getattr(told, of)) for name, told in found.items() if told is not None for end, of in ends.items()}
-
-
 def _unfitted(
     workspace: Workspace, kind: str, label: str | None, changes: list[str] | None, folder: Path
 ) -> tuple[RewardModelParams, RewardModel | None]:
     """Parameters of the fit and, for a kind that has its own, the model with them. Raises ConfigurationError naming the kinds."""
     if kind not in REWARD_MODELS:
         raise ConfigurationError(f"No reward model of kind {kind!r}. Known: {', '.join(REWARD_MODELS)}.")
+    for change in changes or ():
+        if change.partition("=")[0] == "kind":
+            raise ConfigurationError(f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}.")
     if kind == "embedding":
         return parameters(RewardModelParams, changes, label=label), None
     shared = [change for change in changes or () if change.partition("=")[0] in OF_LOOP]
@@ -228,7 +219,7 @@ def _unfitted(
 def _told(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any]:
     """What it was fitted with: of a kind with parameters of its own those, and what is of the loop."""
     if model is None:
-        return params.model_dump(mode="json")
+        return params.told()
     own: Any = getattr(model, "params", None)
     return params.model_dump(mode="json", include=OF_LOOP) | ({} if own is None else own.model_dump(mode="json"))
 
@@ -247,16 +238,17 @@ def _start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> t
     return champion.reward_model, champion.label
 
 
-def _votes_of(workspace: Workspace, pairs: pd.DataFrame) -> pd.DataFrame:
-    """Those that were there when these pairs were made, for the ceiling to set beside what is measured on them."""
-    return votes_so_far(workspace.store, int(pairs["max_seq"].max()))
+def _votes_of(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Those that were there when these pairs were made, for the ceiling to set beside what is measured on them, and the last one's seq."""
+    seq = int(pairs["max_seq"].max())
+    return votes_so_far(workspace.store, seq), seq
 
 
 def _said(report: RewardModelReport) -> str:
     test = report.test
     if test is None:
         return "no test pairs yet: nothing says how good it is"
-    ceiling = "unknown, no votes overlap" if test.ceiling is None else str(test.ceiling)
+    ceiling = "unknown, nothing overlaps or was judged again" if test.ceiling is None else str(test.ceiling)
     return (
         f"{test.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy {test.accuracy} on the majorities of {test.n} unseen "
         f"pairs, longer wins {test.longer_wins}"
@@ -273,18 +265,6 @@ def _version(workspace: Workspace, label: str | None) -> ModelVersion:
     if found is None:
         raise ModelNotFound("There is no reward model to calibrate yet. Train one: rlhf reward train.")
     return found
-
-
-def _decide(workspace: Workspace, fitted: Judge, calib: pd.DataFrame, change_seq: int | None, *, promote: bool) -> None:
-    """Champion if it predicts no worse than the one there is, which is asked about the same pairs: not those of the test split."""
-    label = fitted.label
-    better, reason = not_worse(fitted, workspace.champions.judge(), calib, since_seq=change_seq)
-    if better and promote:
-        workspace.champions.promote("reward_model", fitted.version, reason=reason, actor="rlhf reward calibrate")
-        typer.echo(f"{label} is champion: {reason}")
-        return
-    cure = f'rlhf models promote {label} --reason "…"'
-    typer.echo(f"{label} is not champion: {reason if not better else 'not asked for'}; by hand: {cure}")
 
 
 def _short(commit: str) -> str:

@@ -31,8 +31,8 @@ def show(rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: 
     console().print(table)
 
 
-def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> None:
-    """One JSON array; missing values as null, times in ISO 8601."""
+def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+    """One JSON array, or one object; missing values as null, times in ISO 8601."""
     if isinstance(rows, pd.DataFrame):
         rows = json.loads(rows.to_json(orient="records", date_format="iso", date_unit="us", double_precision=15, force_ascii=False))
     typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))

@@ -15,7 +15,17 @@ from rlhf_pipeline.comparisons.routing import RoutingParams, counts, route, send
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
 from rlhf_pipeline.reward_model.labels import with_soft_labels
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairParams, count_pairs, joint_model, judged_ids, last_words, learn_annotators, preference_pairs
+from rlhf_pipeline.votes import (
+    PairParams,
+    apart,
+    count_pairs,
+    divided_prompts,
+    judged_ids,
+    last_words,
+    learn_annotators,
+    preference_pairs,
+    training_labels,
+)
 from rlhf_pipeline.votes.training_data import training_rows
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
@@ -69,8 +79,15 @@ def prepare(
     ] = None,
     up_to_seq: UpTo = None,
     soft_labels: Annotated[
-        bool, typer.Option("--soft-labels/--no-soft-labels", help="With the annotator model's P(chosen preferred), which knows who voted.")
+        bool,
+        typer.Option(
+            "--soft-labels/--no-soft-labels",
+            help="With the annotator model's P(chosen preferred), which knows who voted; not for pairs of the test split, nor from their votes.",
+        ),
     ] = True,
+    change_seq: Annotated[
+        int | None, typer.Option(min=1, help="Vote seq at which taste changed: soft labels since rest on no utility of before.")
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each pair, one JSON object a line."""
@@ -84,7 +101,7 @@ def prepare(
         pairs, dropped = preference_pairs(votes, comparisons, params), count_pairs(votes, comparisons, params)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
-            pairs = with_soft_labels(pairs, joint_model(votes, comparisons).labels)
+            pairs = with_soft_labels(pairs, training_labels(votes, apart(comparisons, votes, change_seq)))
     if pairs.empty:
         raise NotEnoughData(
             f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: {dropped.n_only_ties} have only ties, "
@@ -97,6 +114,11 @@ def prepare(
         f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: {dropped.n_only_ties} comparisons with only ties, "
         f"{dropped.n_without_majority} without a majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
     )
+    if divided := divided_prompts(pairs):
+        typer.echo(
+            f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is learnt of them is judged on them too",
+            err=True,
+        )
 
 
 Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and later.")]
@@ -126,7 +148,7 @@ def annotators(
                 votes,
                 store.comparisons.with_ids(judged_ids(votes)),
                 efforts=store.votes.efforts(up_to_seq=up_to_seq),
-                passes=store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=up_to_seq),
+                passes=passes_so_far(store, votes, up_to_seq),
             )
     except NotEnoughVotes as none:
         if as_json:
@@ -159,6 +181,12 @@ def votes_so_far(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
     """VOTES of all days as they stood at a seq, one of an annotator on a comparison."""
     days = [touched.day.isoformat() for touched in store.votes.touched_days()]
     return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
+
+
+def passes_so_far(store: Store, votes: pd.DataFrame, up_to_seq: int | None = None, *, since_seq: int | None = None) -> pd.DataFrame:
+    """What those who cast VOTES had said of the same comparisons before, as `agreement` takes it; with `since_seq` not before that vote."""
+    passes = store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=up_to_seq, since_seq=since_seq)
+    return passes[passes["comparison_id"].isin(votes["comparison_id"])]
 
 
 def _figures(row: "pd.Series") -> dict[str, str]:

@@ -29,6 +29,7 @@ class Share(Answer):
     high: float | None
     agree: int | None = None
     right: int | None = None
+    marked: int | None = None
 
 
 class Confidence(Answer):
@@ -218,6 +219,24 @@ class Progress(Answer):
     work: Work
     votes_by_day: tuple[DayCount, ...]
     annotators: tuple[AnnotatorProgress, ...]
+
+
+class AnnotatorQuality(Answer):
+    """Votes of `n` that bear a mark; what is None is not told to who asks."""
+
+    annotator_id: str
+    name: str | None
+    n_votes: int
+    too_fast: Share | None
+    same_as_before: Share | None
+    duplicate: Share | None
+
+
+class DataQuality(Answer):
+    up_to_seq: int
+    newest_seq: int
+    n_annotators: int
+    annotators: tuple[AnnotatorQuality, ...]
 
 
 class Metrics(Answer):

@@ -97,9 +97,10 @@ def vote_batch(bodies: Sequence[VoteBody]) -> Call[tuple[answers.BatchResult, ..
 
 
 def votes(
-    *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None, limit: int = 100
-) -> Call[Page[answers.CastVote]]:
-    return _list("votes", answers.CastVote, annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, limit=limit)
+    *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None,
+    mark: str | None = None, limit: int = 100,
+) -> Call[Page[answers.CastVote]]:  # fmt: skip
+    return _list("votes", answers.CastVote, annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark, limit=limit)
 
 
 def comparisons(*, limit: int = 100) -> Call[Page[answers.Comparison]]:
@@ -171,6 +172,10 @@ def login_link(user_id: str) -> Call[str]:
 
 def progress() -> Call[answers.Progress]:
     return _get("progress", answers.Progress)
+
+
+def quality() -> Call[answers.DataQuality]:
+    return _get("quality", answers.DataQuality)
 
 
 def metrics() -> Call[answers.Metrics]:

@@ -81,10 +81,11 @@ class Client:
         return self.send(calls.vote_batch(votes))
 
     def votes(
-        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None
-    ) -> Iterator[answers.CastVote]:
-        """Newest first."""
-        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q))
+        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None,
+        mark: str | None = None,
+    ) -> Iterator[answers.CastVote]:  # fmt: skip
+        """Newest first; `mark` is one of those that `quality` counts."""
+        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark))
 
     def comparisons(self) -> Iterator[answers.Comparison]:
         return self.each(calls.comparisons())
@@ -155,6 +156,10 @@ class Client:
                         yield answers.Progress.model_validate(json.loads(line.removeprefix("data:")))
         except httpx.TransportError as cause:
             raise exchange.unreachable(self._http.base_url, cause) from cause
+
+    def quality(self) -> answers.DataQuality:
+        """How carefully people vote, the most doubtful first."""
+        return self.send(calls.quality())
 
     def metrics(self) -> answers.Metrics:
         return self.send(calls.metrics())

@@ -9,6 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.datasets import mapping
 from rlhf_pipeline.datasets.cells import Rejected, identifier, optional_identifier, optional_word, text, whole
+from rlhf_pipeline.datasets.divided import StoredSplit, refuse_divided
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
 from rlhf_pipeline.datasets.own_rows import OwnRows
@@ -32,6 +33,7 @@ class Shelf(Protocol):
     def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
     def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
+    def splits(self, only_given: bool) -> Iterable[StoredSplit]: ...
 
 
 class PairKeys(Protocol):
@@ -58,12 +60,17 @@ class ComparisonImport:
     unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
     flags: dict[str, int] = field(default_factory=dict)
     first_day: str | None = None
+    divided: str | None = None  # what to know of prompts in several splits
 
     def run(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> ImportCounts:
-        """Publish batch by batch, in the order of the file: what stands in the store after a kill is a beginning of it."""
+        """Publish batch by batch, in the order of the file: what stands in the store after a kill is a beginning of it.
+
+        Raises DatasetError, before anything is written, where a prompt or a split group would stand in two splits.
+        """
         own = OwnRows("comparison", rows)
         binding = bind(mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}), names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
+        self.divided = refuse_divided(rows, binding, own, what, self.shelf.splits, progress).note()
         seen = Seen()
         n_before = 0
         for batch in chunks(rows):

@@ -34,6 +34,7 @@ class ParquetFile:
     def __iter__(self) -> Iterator[Row]:
         import pyarrow as pa
 
+        self._n_read = 0
         groups = [self._file.metadata.row_group(i) for i in range(self._file.metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1)
         batch_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))

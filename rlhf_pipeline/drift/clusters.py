@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.drift.base import Floats
-from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.two_sample import adjusted, error_rate_rise, proportion
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
@@ -82,6 +82,7 @@ def semantic_clusters(
     two encoders.
     """
     params = params or ClusterParams()
+    _refuse_lost(reference, current)
     before, now = _embedded(reference), _embedded(current)
     _check(before, now, params)
     assert reference is not None
@@ -111,6 +112,12 @@ def _embedded(window: Window | None) -> pd.DataFrame:
     error = rows.groupby("prompt_id")["error"].mean()
     embedded = rows.loc[rows["embedding_row"] >= 0, ["comparison_id", "prompt_id", "embedding_row"]].sort_values("comparison_id")
     return embedded.assign(error=embedded["prompt_id"].map(error)).drop(columns="prompt_id").reset_index(drop=True)
+
+
+def _refuse_lost(*windows: Window | None) -> None:
+    for why in (w.not_embedded for w in windows if w is not None):
+        if why:
+            raise NotEnoughData(f"{LEFT_OUT}{why}")
 
 
 def _check(before: pd.DataFrame, now: pd.DataFrame, params: ClusterParams) -> None:

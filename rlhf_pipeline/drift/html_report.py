@@ -15,6 +15,7 @@ import pandas as pd
 from rlhf_pipeline.drift import page_parts
 from rlhf_pipeline.drift.clusters import ClusterParams, SemanticClusters, semantic_clusters
 from rlhf_pipeline.drift.markup import el, html
+from rlhf_pipeline.drift.over_time import calibration_over_time
 from rlhf_pipeline.drift.page_parts import Texts, records_of
 from rlhf_pipeline.drift.page_style import STYLE
 from rlhf_pipeline.drift.reference import Window
@@ -22,7 +23,7 @@ from rlhf_pipeline.drift.reliability import Reliability, reliability_of_day, rel
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.wording import badge, best_reachable, listed, named, share
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, Verdict
+from rlhf_pipeline.records import CalibrationWindow, DriftEvent, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.votes import interval_of_mean
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class DayEvidence:
     """All that a day's page is made of. `report` has the schema DRIFT_REPORTS and one overall row.
 
     `judged`: columns p, outcome, group, error of the day's votes. `by_group`: their calibration by source and category.
+    `over_time`: windows up to the day, the oldest first, or in words why they are left out.
     `errors`: seq, day, error of the model's stream up to the day.
     `texts`: comparison ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's report as JSON,
     `files`: names of what lies beside the page.
@@ -56,6 +58,7 @@ class DayEvidence:
     warnings: Sequence[StreamWarning] = ()
     noise_ceiling: Interval | None = None
     by_group: Sequence[GroupCalibration] = ()
+    over_time: Sequence[CalibrationWindow] | str = ()
     texts: Callable[[Sequence[str]], Texts] = lambda ids: {}
     data_drift: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[str] = ()
@@ -81,6 +84,7 @@ def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> s
             ),
             _part("semantic-clusters", "2  Semantic clusters", page_parts.semantic_clusters(clusters, e.texts, params, e.noise_ceiling)),
             _part("calibration", "3  Calibration", page_parts.calibration(before, today, rows, e.noise_ceiling, e.by_group)),
+            _part("calibration-over-time", "Calibration over time", calibration_over_time(e.over_time)),
             _part("data-drift", "Lengths, confidence and embeddings", page_parts.data_drift(rows, e.data_drift, e.files)),
             id="content",
         ),
@@ -153,8 +157,10 @@ def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticCluste
         (
             "calibration",
             "Calibration slope",
-            "too few" if slope is None else f"{slope.value:.2f}",
-            "1 is calibrated, below 1 overconfident" if slope is None else f"95 % interval {slope.low:.2f} to {slope.high:.2f}",
+            "too few" if isinstance(today, str) else "unknown" if slope is None else f"{slope.value:.2f}",
+            "1 is calibrated, below 1 overconfident" if isinstance(today, str)
+            else "every vote went one way, or no side was taken" if slope is None
+            else f"95 % interval {slope.low:.2f} to {slope.high:.2f}",
             _worst(rows[rows["space"] == "calibration"]),
         ),
     ]  # fmt: skip

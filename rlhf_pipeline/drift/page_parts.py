@@ -6,18 +6,21 @@ from xml.etree.ElementTree import Element
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import group_cells
+from rlhf_pipeline.calibration.by_group import MIN_PAIRS, largest
 from rlhf_pipeline.drift import drawings
 from rlhf_pipeline.drift.clusters import Cluster, ClusterParams, SemanticClusters
 from rlhf_pipeline.drift.markup import Child, cut, el, table
+from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.drift.reliability import MIN_IN_BIN, Reliability
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import badge, best_reachable, ceiling_words, missing, named, number, p_value, share, value_of
+from rlhf_pipeline.drift.wording import badge, best_reachable, ceiling_words, missing, named, number, p_value, share, value_of, why_ceiling
 from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, ReliabilityBin, Verdict
+from rlhf_pipeline.votes.plots import shortened
 
 Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
 
 PROMPT_WIDTH, COMPLETION_WIDTH = 160, 100  # characters of an example
+MOST_GROUPS, NAME_WIDTH = 20, 40  # groups that are seen at once, characters of their names
 
 
 def drift_over_time(
@@ -38,18 +41,12 @@ def drift_over_time(
             "p", "An error is a vote against the completion that the reward model scored higher. Detectors read them in the order of votes."
         )
         drawn = drawings.timeline(errors, events, warnings, day=day, noise_ceiling=noise_ceiling)
-        yield _figure(
+        yield figure(
             drawn,
-            _legend(("curve", "error rate of the last 100 votes, with its 95 % band"), ("fired", "drift, with where the change is thought to begin"),
-                    ("warned", "warning"), ("today", "votes of this day"), *([("ceiling", "best reachable, from the noise ceiling")] if noise_ceiling else [])),
+            legend(("curve", "error rate of the last 100 votes, with its 95 % band"), ("fired", "drift, with where the change is thought to begin"),
+                    ("warned", "warning"), ("today", "votes of this day"), *_ceiling_key("best reachable, from the noise ceiling", noise_ceiling)),
         )  # fmt: skip
-        if noise_ceiling is not None:
-            c = noise_ceiling
-            yield el(
-                "p",
-                f"Noise ceiling: one vote agrees with the majority of the others {share(c.value)} of the time ({share(c.low)} to {share(c.high)}), "
-                f"so no model can be expected below {share(1 - c.value)} errors.",
-            )
+        yield el("p", why_ceiling(noise_ceiling))
     yield table(
         "What watches the errors",
         ["Detector", "Verdict", "Statistic", "Threshold", "p", "Reference", "Votes or rows", "What it saw"],
@@ -77,8 +74,8 @@ def semantic_clusters(
         f"the clusters hold {share(found.explained)} of the variance. Reference and day {alike} (χ² test, p {p_value(found.p_value)}). "
         "Each prompt counts once; those that got worse or grew stand first.",
     )
-    yield _figure(
-        drawings.changes(found.clusters), _legend(("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True)
+    yield figure(
+        drawings.changes(found.clusters), legend(("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True)
     )
     yield table(
         "Clusters, reference against day",
@@ -134,11 +131,11 @@ def calibration(
         yield el(
             "p", "Of predictions stated with 80 % confidence 80 % should be right: on the diagonal. Below it the model is overconfident."
         )
-        yield _figure(
+        yield figure(
             drawings.reliability(*bins, noise_ceiling=noise_ceiling),
-            _legend(
+            legend(
                 ("ref", "reference"), ("now", f"this day; faint: fewer than {MIN_IN_BIN} rows"),
-                *([("ceiling", "noise ceiling")] if noise_ceiling else []), intervals=True,
+                *_ceiling_key("noise ceiling", noise_ceiling), intervals=True,
             ),
         )  # fmt: skip
         yield el("p", ceiling_words(noise_ceiling))
@@ -154,20 +151,24 @@ def calibration(
             "Calibration, reference against day",
             ["Measure", "Reference", "This day"],
             [
-                [name, *("too few" if isinstance(r, str) else measure(r) or "too few" for r in (before, today))]
+                [name, *("too few" if isinstance(r, str) else measure(r) or "unknown" for r in (before, today))]
                 for name, measure in measures
             ],
             numeric=(1, 2),
         )
         yield el("details", el("summary", "Reliability by stated confidence"), _bin_table(bins[0], bins[1]))
     if by_group:
-        yield table(
-            "This day by source and category",
-            ["Group", "Comparisons", "Share predicted right", "Noise ceiling", "ECE without its noise", "Calibration slope"],
-            [_group_row(group) for group in by_group],
-            numeric=range(1, 6),
+        shown = largest(by_group, MOST_GROUPS)
+        rest = [group for group in by_group if group not in shown]
+        yield _group_table("This day by source and category", shown)
+        if rest:
+            yield el("details", el("summary", f"{len(rest):,} smaller groups"), _group_table("Smaller groups", rest))
+        yield el(
+            "p",
+            f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it would be read as knowledge. A noise ceiling is unknown "
+            "where no two votes overlap, and nobody judged one again.",
+            class_="note",
         )
-        yield el("p", "95 % intervals. Of fewer than 10 comparisons no figure is given: it would be read as knowledge.", class_="note")
     yield table(
         "Calibration tests",
         ["Test", "Verdict", "Value", "Threshold", "Votes"],
@@ -185,9 +186,30 @@ def calibration(
     )
 
 
+def _ceiling_key(words: str, ceiling: Interval | None) -> list[tuple[str, str]]:
+    """Its entry of a legend, where it is drawn."""
+    return [] if ceiling is None else [("ceiling", words if ceiling.basis is None else f"{words} ({ceiling.basis})")]
+
+
+def _group_table(caption: str, groups: Sequence[GroupCalibration]) -> Element:
+    head = ["Group", "Comparisons", "Share predicted right", "Noise ceiling", "ECE without its noise", "Calibration slope"]
+    return table(caption, head, [_group_row(group) for group in groups], numeric=range(1, 6))
+
+
 def _group_row(group: GroupCalibration) -> list[Child]:
-    by, name, n, *figures = group_cells(group)
-    return [f"{by}: {name}", n, *figures]
+    m = group.calibrated
+    accuracy, ece, slope = (
+        ("too few",) * 3 if m is None else (interval_cell(m.accuracy), interval_cell(m.ece_debiased), interval_cell(m.slope))
+    )
+    return [f"{group.by}: {shortened(group.group, NAME_WIDTH)}", f"{group.n:,}", accuracy, interval_cell(group.noise_ceiling), ece, slope]
+
+
+def interval_cell(interval: Interval | None) -> Child:
+    """A figure of a table with its interval, and beside it of how few groups and what a ceiling is from."""
+    if interval is None:
+        return "unknown"
+    beside = str(interval).rpartition("]")[2].strip()
+    return [number(interval), el("small", beside)] if beside else number(interval)
 
 
 def _bin_table(before: Sequence[ReliabilityBin], today: Sequence[ReliabilityBin]) -> Element:
@@ -217,6 +239,10 @@ def data_drift(rows: pd.DataFrame, evidently: Mapping[str, Any], files: Sequence
         [[named(row["space"]), *_test_cells(row)[1:], named(row["detector"])] for row in records_of(spaces)],
         numeric=range(2, 7),
     )
+    for row in records_of(spaces[spaces["space"] == "embeddings"]):
+        reason = str(row["evidence"].get("reason", ""))
+        if reason.startswith(LEFT_OUT):
+            yield missing(reason)
     columns = [m for m in evidently.get("metrics", []) if "column" in m.get("config", {})]
     if columns:
         yield table(
@@ -269,11 +295,13 @@ def _event_words(event: Mapping[str, Any]) -> str:
     return f"drift at vote {event['seq']:,}{since}{rise}"
 
 
-def _figure(drawn: Element, caption: Element) -> Element:
+def figure(drawn: Element, caption: Element) -> Element:
+    """A picture that scrolls by itself on a narrow screen."""
     return el("figure", el("div", drawn, class_="scroll picture", tabindex="0", role="region", aria_label="picture"), caption)
 
 
-def _legend(*entries: tuple[str, str], intervals: bool = False) -> Element:
+def legend(*entries: tuple[str, str], intervals: bool = False) -> Element:
+    """The marks of a picture, `drawings.key` of each, and what they mean."""
     bars = el("li", "bars: 95 % intervals") if intervals else None
     return el("figcaption", el("ul", (el("li", drawings.key(kind), words) for kind, words in entries), bars, class_="legend"))
 

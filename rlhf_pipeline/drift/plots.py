@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.calibration.by_group import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
@@ -73,9 +74,11 @@ def _draw_errors(axes: Any, rows: pd.DataFrame, served: Mapping[int, str], windo
 
 def _draw_ceiling(axes: Any, noise_ceiling: Interval | None) -> None:
     if noise_ceiling is None:
+        axes.plot([], [], " ", label=f"best reachable {UNKNOWN_CEILING}")
         return
     axes.axhspan(1 - noise_ceiling.high, 1 - noise_ceiling.low, color="#2ca02c", alpha=0.12, linewidth=0)
-    axes.axhline(1 - noise_ceiling.value, color="#2ca02c", linestyle="--", linewidth=1.2, label="best reachable (noise ceiling)")
+    of = "noise ceiling" if noise_ceiling.basis is None else f"noise ceiling from {noise_ceiling.basis}"
+    axes.axhline(1 - noise_ceiling.value, color="#2ca02c", linestyle="--", linewidth=1.2, label=f"best reachable ({of})")
 
 
 def _draw_models(axes: Any, served: Mapping[int, str]) -> None:

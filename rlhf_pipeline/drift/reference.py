@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ COLUMNS = {
     "embedding_row": "int64",
 }
 MAX_EMBEDDINGS = 1000
+LEFT_OUT = "Left out: "  # begins what is said of tests and pictures that were not made for another reason than too few rows
 FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
 
 
@@ -36,12 +37,13 @@ class Window:
 
     `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p (calibrated P(a
     preferred)), error (share of the a/b votes that disagree), n_votes, embedding_row (-1 = not embedded).
-    `embeddings`: (n, d) float32 of one completion per prompt.
+    `embeddings`: (n, d) float32 of one completion per prompt. `not_embedded`: why there are none, where it is not for want of rows.
     """
 
     model_version: str
     rows: pd.DataFrame
     embeddings: Floats
+    not_embedded: str | None = None
 
     def independent(self) -> pd.DataFrame:
         """One comparison per prompt: completions of one prompt resemble each other, and a test would count them as many.
@@ -95,14 +97,16 @@ def reference_window(
     """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in the pairs' order.
 
     After a change of taste give its `since_seq`: a model is not to be compared with the taste it left. A pair's error
-    is the share of its votes the prediction misses, so that reference and current window both count single votes.
-    Raises FrameError for a pair of another split, InvalidScores for a p that is no probability.
+    is the share of its votes the prediction misses, so that reference and current window both count single votes; pairs that
+    nobody took a side of are left out, as of a day. Raises FrameError for a pair of another split, InvalidScores for a p that is no probability.
     """
     wrong = pairs.loc[pairs["split"] != "calib", ["comparison_id", "split"]]
     if len(wrong):
         raise FrameError(f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only pairs of split calib.")
     p_chosen = _probabilities(p_chosen, len(pairs))
-    keep = np.ones(len(pairs), dtype=bool) if since_seq is None else (pairs["max_seq"] >= since_seq).to_numpy()
+    keep = (pairs["n_votes"] > 0).to_numpy()
+    if since_seq is not None:
+        keep = keep & (pairs["max_seq"] >= since_seq).to_numpy()
     pairs, p_chosen = pairs[keep], p_chosen[keep]
     chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
     missed = np.where(p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5))
@@ -125,12 +129,14 @@ def current_window(
     *,
     model_version: str,
     embed: Embed | None = None,
+    not_embedded: str | None = None,
     max_embeddings: int = MAX_EMBEDDINGS,
 ) -> Window:
     """From a day's reflection rows of one model and the comparisons they are about; only judged comparisons count.
 
-    Ties and unjudged rows are left out because the reference has none: they would shift lengths and confidence by
-    themselves. Raises FrameError naming a comparison that is missing.
+    Without `embed` say why in `not_embedded`; it is told where embeddings would have been compared. Ties and unjudged rows are left
+    out because the reference has none: they would shift lengths and confidence by themselves. Raises FrameError naming a comparison
+    that is missing.
     """
     judged = reflections[(reflections["reward_model"] == model_version) & reflections["is_error"].notna()]
     grouped = judged.assign(error=judged["is_error"].astype(float)).groupby("comparison_id", sort=True)
@@ -144,7 +150,8 @@ def current_window(
     joined = rows.merge(known, on="comparison_id", how="left", validate="one_to_one")
     _probabilities(joined["p"].to_numpy(dtype=float), len(joined))
     texts = joined[["prompt", "completion_a"]].rename(columns={"completion_a": "completion"})
-    return _window(model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings)
+    window = _window(model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings)
+    return window if embed is not None else replace(window, not_embedded=not_embedded)
 
 
 def _window(model_version: str, rows: pd.DataFrame, texts: pd.DataFrame, embed: Embed | None, max_embeddings: int) -> Window:

@@ -19,7 +19,8 @@ MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
 
 @dataclass(frozen=True)
 class Reliability:
-    """Calibration of one window, over groups of comparisons. `slope` is None where no probability differs from 0.5."""
+    """Calibration of one window, over groups of comparisons. `slope` is None where no probability differs from 0.5, and where every
+    vote went with the model or every one against it."""
 
     n: int
     bins: tuple[ReliabilityBin, ...]

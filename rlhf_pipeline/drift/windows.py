@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.drift.base import Floats
-from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.two_sample import (
     TestResult,
     adjusted,
@@ -68,7 +68,13 @@ def compare_windows(reference: Window | None, current: Window | None, params: Wi
     tests = [_result(name, reference, current, params) for name in _THRESHOLDS]
     done = [i for i, (result, _, _) in enumerate(tests) if result is not None]
     p_adjusted: dict[int, float] = dict(zip(done, adjusted([r.p_value for r, _, _ in tests if r is not None]), strict=True))
-    return [_verdict(name, *test, p_adjusted.get(i), params) for i, (name, test) in enumerate(zip(_THRESHOLDS, tests, strict=True))]
+    verdicts = [_verdict(name, *test, p_adjusted.get(i), params) for i, (name, test) in enumerate(zip(_THRESHOLDS, tests, strict=True))]
+    lost = next((w.not_embedded for w in (reference, current) if w is not None and w.not_embedded), None)
+    return verdicts if lost is None else [_left_out(v, lost) if v.space == "embeddings" else v for v in verdicts]
+
+
+def _left_out(verdict: SpaceVerdict, why: str) -> SpaceVerdict:
+    return verdict.model_copy(update={"evidence": verdict.evidence | {"reason": f"{LEFT_OUT}{why}"}})
 
 
 # (space, test) -> the parameter that holds its least effect, in the order of the report

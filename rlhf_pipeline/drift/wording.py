@@ -5,7 +5,9 @@ from xml.etree.ElementTree import Element
 
 import pandas as pd
 
+from rlhf_pipeline.calibration.by_group import UNKNOWN_CEILING
 from rlhf_pipeline.drift.markup import el
+from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.records import Interval, Verdict
 
 SIGNS = {Verdict.INSUFFICIENT: "?", Verdict.STABLE: "✓", Verdict.WARNING: "!", Verdict.DRIFT: "✕"}
@@ -18,7 +20,8 @@ WORDS = {
 
 
 def missing(words: str) -> Element:
-    return el("p", el("strong", "Too little data. "), words, class_="missing")
+    heading, said = ("Left out. ", words.removeprefix(LEFT_OUT)) if words.startswith(LEFT_OUT) else ("Too little data. ", words)
+    return el("p", el("strong", heading), said, class_="missing")
 
 
 def badge(verdict: str, words: str | None = None) -> Element:
@@ -53,12 +56,30 @@ def p_value(p: float) -> str:
 def best_reachable(ceiling: Interval | None) -> str:
     """The noise ceiling as an error rate: what stands beside every share of votes predicted wrong."""
     if ceiling is None:
-        return "the best reachable is unknown: no two votes overlap"
-    return f"best reachable {share(1 - ceiling.value)} ({share(1 - ceiling.high)} to {share(1 - ceiling.low)})"
+        return f"the best reachable is {UNKNOWN_CEILING}"
+    return f"best reachable {share(1 - ceiling.value)} ({share(1 - ceiling.high)} to {share(1 - ceiling.low)}){basis_of(ceiling)}"
 
 
 def ceiling_words(ceiling: Interval | None) -> str:
     """The noise ceiling as an accuracy: what stands beside every share of votes predicted right."""
     if ceiling is None:
-        return "Noise ceiling unknown: no two votes overlap."
-    return f"Noise ceiling: {share(ceiling.value)} ({share(ceiling.low)} to {share(ceiling.high)}) of single votes, by whatever model."
+        return f"Noise ceiling {UNKNOWN_CEILING}."
+    reached = f"{share(ceiling.value)} ({share(ceiling.low)} to {share(ceiling.high)}) of single votes, by whatever model."
+    return f"Noise ceiling{basis_of(ceiling)}: {reached}"
+
+
+def why_ceiling(ceiling: Interval | None) -> str:
+    """How the noise ceiling was measured, and what it means for the share of errors."""
+    if ceiling is None:
+        return f"Noise ceiling {UNKNOWN_CEILING}."
+    measured = (
+        f"one vote agrees with the majority of the others {share(ceiling.value)} of the time ({share(ceiling.low)} to {share(ceiling.high)})"
+        if ceiling.basis is None
+        else f"by how often annotators repeat their own choice, one vote is the better side's {share(ceiling.value)} of the time "
+        f"({share(ceiling.low)} to {share(ceiling.high)}); that tastes differ is not in it"
+    )
+    return f"Noise ceiling{basis_of(ceiling)}: {measured}, so no model can be expected below {share(1 - ceiling.value)} errors."
+
+
+def basis_of(ceiling: Interval) -> str:
+    return "" if ceiling.basis is None else f", from {ceiling.basis}"

@@ -2,7 +2,7 @@
 
 from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
-from rlhf_pipeline.registry.runs import Run, TrackedRun
+from rlhf_pipeline.registry.runs import Run, TrackedRun, ceiling_beside, is_accuracy, lacks_ceiling, missing_ceilings
 from rlhf_pipeline.registry.tracking import Tracking, make_tables
 from rlhf_pipeline.registry.versions import CANDIDATE, CHAMPION, PREVIOUS, Kind, ListedModel, Registry
 
@@ -17,8 +17,12 @@ __all__ = [
     "Run",
     "TrackedRun",
     "Tracking",
+    "ceiling_beside",
     "code_commit",
+    "is_accuracy",
+    "lacks_ceiling",
     "make_tables",
+    "missing_ceilings",
     "opening_recorder",
     "openings",
 ]

@@ -1,9 +1,10 @@
 """One MLflow run being written. Knows metrics, parameters, tags and files; knows no model version."""
 
 import math
+import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,9 @@ from rlhf_pipeline.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
+CEILING, UNKNOWN = "noise_ceiling", "unknown"  # tag and value of what has an accuracy and nothing to set beside it
+# In the names of shares of people's judgements found or missed, and before what tells of which judgements.
+JUDGED = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
 PARAM_LENGTH = 6000
 # What MLflow takes in one batch: 1000 entries, of them at most 100 parameters and 100 tags.
 BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
@@ -51,10 +55,16 @@ class Run:
         self._metrics: list[tuple[str, float, int, int]] = []
         self._params: dict[str, str] = {}
         self._tags: dict[str, str] = {}
+        self._logged: set[str] = set()  # names of all metrics, those of a run that was opened again too
+        self._unknown: set[str] = set()  # ceilings that it is tagged as without
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never becomes a number."""
+        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never becomes a number.
+
+        A run that ends with an accuracy and without its noise ceiling is tagged: `noise_ceiling` is unknown.
+        """
         now = int(time.time() * 1000)
+        self._logged |= set(metrics)
         self._metrics += [(key, value, now, step or 0) for key, value in finite(metrics, f"Run {self.name}").items()]
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -98,6 +108,10 @@ class Run:
 
     def close(self, status: Status) -> None:
         """Write what was kept and end the run."""
+        missing = missing_ceilings(self._logged)
+        self.set_tags(dict.fromkeys(missing, UNKNOWN))
+        for found in self._unknown.difference(missing):
+            self._tracking.write(partial(self._tracking.client.delete_tag, self.run_id, found))
         self.flush()
         self._tracking.write(lambda: self._tracking.client.set_terminated(self.run_id, status))
 
@@ -131,6 +145,28 @@ def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
     ]
 
 
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is a share of people's judgements found or missed. Nobody can find all: its noise ceiling stands beside it."""
+    return JUDGED.fullmatch(metric) is not None and not metric.startswith("token_")  # a next token is nobody's judgement
+
+
+def ceiling_beside(metric: str) -> str:
+    """The name of the noise ceiling of an accuracy or error rate: of the same judgements, so with the same ending."""
+    found = JUDGED.fullmatch(metric)
+    return CEILING + (found["of"] if found else "")
+
+
+def missing_ceilings(metrics: Iterable[str]) -> list[str]:
+    """The ceilings that accuracies and error rates among the names of `metrics` would stand beside and that are not among them."""
+    names = set(metrics)
+    return sorted({ceiling_beside(name) for name in names if is_accuracy(name)} - names)
+
+
+def lacks_ceiling(metrics: Iterable[str]) -> bool:
+    """Whether an accuracy or error rate is among the names of `metrics` and not its ceiling."""
+    return bool(missing_ceilings(metrics))
+
+
 def finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
     """`metrics` as floats. Raises InvalidScores naming `owner` and what is NaN or infinite."""
     broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}
@@ -146,6 +182,8 @@ def _open(tracking: Tracking, name: str, tags: dict[str, str], run_key: str | No
         found = client.search_runs([experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1)
         if found:
             run = Run(tracking, found[0].info.run_id, name, found[0].data.params)
+            run._logged = set(found[0].data.metrics)
+            run._unknown = {tag for tag, value in found[0].data.tags.items() if tag.startswith(CEILING) and value == UNKNOWN}
             client.update_run(run.run_id, status="RUNNING")
             run.set_tags(tags)
             return run

@@ -18,7 +18,7 @@ from rlhf_pipeline import __version__
 from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, Promotion, Record, content_hash, folder_hash, lineage_tags
-from rlhf_pipeline.registry.runs import Run, TrackedRun, finite, latest_runs, open_run
+from rlhf_pipeline.registry.runs import UNKNOWN, Run, TrackedRun, finite, latest_runs, missing_ceilings, open_run
 from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking
 
 Kind = Literal["policy", "reward_model"]
@@ -100,6 +100,7 @@ class Registry:
     ) -> ModelVersion:
         """Copy `folder` into `run` and make a version of it, with its metrics frozen and its lineage as tags.
 
+        With an accuracy among the metrics and not its noise ceiling a tag says that the ceiling is unknown.
         Files come first, the version second, and both go by content: killed in between, nothing points at missing
         files; repeated, the version of the same files, parent and data is returned, and lost files are copied again.
         Raises ModelNotFound for a missing or empty folder, InvalidScores for metrics that are no numbers.
@@ -114,6 +115,7 @@ class Registry:
             "params": json.dumps(params or {}, sort_keys=True, default=str),
             "params_hash": content_hash(params or {}),
             "rlhf_pipeline.version": __version__,
+            **dict.fromkeys(missing_ceilings(metrics or {}), UNKNOWN),
         }
         path = f"model/{tags['content_hash'][:12]}"
         same = self._same_version(kind, tags)

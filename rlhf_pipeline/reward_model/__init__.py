@@ -9,8 +9,17 @@ from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.training import FittedRewardModel, RewardModelParams, RewardModelReport, TestAccuracy, fit_reward_model
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
+from rlhf_pipeline.reward_model.training import (
+    FittedRewardModel,
+    RewardModelParams,
+    RewardModelReport,
+    TestAccuracy,
+    fit_reward_model,
+    unfitted,
+    why_not_from,
+)
+from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
+from rlhf_pipeline.reward_model.transformer_params import FineTuningParams, TransformerParams
 
 _OWN: dict[str, type[RewardModel]] = {
     EmbeddingRewardModel.name: EmbeddingRewardModel,
@@ -37,6 +46,7 @@ __all__ = [
     "EmbeddingParams",
     "EmbeddingRewardModel",
     "Encoder",
+    "FineTuningParams",
     "FittedRewardModel",
     "RewardModel",
     "RewardModelParams",
@@ -49,4 +59,6 @@ __all__ = [
     "fit_reward_model",
     "load_reward_model",
     "preference_probability",
+    "unfitted",
+    "why_not_from",
 ]

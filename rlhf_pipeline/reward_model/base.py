@@ -12,6 +12,7 @@ import pandas as pd
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelNotFound
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.folders import left_by_a_kill
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,7 +23,8 @@ class RewardModel(Protocol):
     """Scores in logits: P(a preferred by one annotator) = preference_probability(score(a) - score(b)).
 
     Scores are centred on the training completions, so that 0 is the average completion seen in training. A model is
-    deterministic: the same pairs, weights and parameters give the same scores, in whatever order the pairs come.
+    deterministic: the same pairs, weights and parameters give the same model, in whatever order the pairs come; the same texts asked
+    together give the same scores to the last bit, in whatever order they come.
     """
 
     name: ClassVar[str]
@@ -118,11 +120,35 @@ def finite(values: Any, what: str) -> Floats:
     return array
 
 
+def checked_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
+    """Raise InvalidScores where there is not one prompt per completion, or a row is no text."""
+    if len(prompts) != len(completions):
+        raise InvalidScores(f"{len(prompts)} prompts for {len(completions)} completions. Hand in one prompt per completion.")
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        if not (isinstance(prompt, str) and isinstance(completion, str)):
+            raise InvalidScores(f"Row {row} to score is no text (prompt {prompt!r:.40}, completion {completion!r:.40}). Leave it out.")
+
+
+def distinct_texts(prompts: Sequence[str], completions: Sequence[str]) -> tuple[list[str], list[str], npt.NDArray[np.int64]]:
+    """Prompts and completions of the distinct rows, sorted, and which of them each row is, (n,).
+
+    A network's last digits depend on the batch a text is in. Scored in this order, the same texts are in the same batches whichever side
+    they stand on, so that the margin of b over a is that of a over b with its sign turned, to the last bit. Raises as `checked_texts`.
+    """
+    checked_texts(prompts, completions)
+    rows = sorted(set(zip(prompts, completions, strict=True)))
+    number = {row: i for i, row in enumerate(rows)}
+    place = np.array([number[row] for row in zip(prompts, completions, strict=True)], dtype=np.int64)
+    return [prompt for prompt, _ in rows], [completion for _, completion in rows], place
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a model folder. Raises ModelNotFound if it is not there, ModelError if it is no reward model's."""
     path = Path(folder) / CONFIG_FILE
     if not path.exists():
-        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. Fit one or fetch its version again.")
+        left = left_by_a_kill(Path(folder))
+        cure = f"Rename {left[-1]} to it, which a kill left there." if left else "Fit one or fetch its version again."
+        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. {cure}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as cause:

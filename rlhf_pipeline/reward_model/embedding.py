@@ -17,8 +17,9 @@ from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, finite, read_config
+from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.folders import whole_folder
 from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fit_heads
 from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.length import length_of, length_slope
@@ -66,7 +67,8 @@ class EmbeddingRewardModel:
 
     The sentences' embeddings are summed, so that two kind sentences count twice and each is seen sharply; one embedding
     of the whole text blurs them. The context is the last `prompt_chars` characters of the prompt, ` [SEP] ` and the
-    completion. What exceeds the encoder's window is cut off the end and counted (`encoder.n_truncated`). Features are
+    completion. What exceeds the encoder's window is cut off the end and counted (`encoder.n_truncated`), as are prompts of which only the end
+    is read and completions with more than `max_sentences` sentences (`n_cut`), distinct ones of each call. Features are
     standardised on the training completions. The score is the mean of the members' scores. See `RewardModel` for the protocol.
     """
 
@@ -82,6 +84,7 @@ class EmbeddingRewardModel:
         self.heads_ = Heads(np.zeros((0, 0)))
         self.log_tie_width_: float | None = None
         self.length_slope_: float | None = None
+        self.n_cut = {"prompt_chars": 0, "max_sentences": 0}  # texts so far, by the parameter that cut them
 
     def fit(
         self,
@@ -147,22 +150,20 @@ class EmbeddingRewardModel:
 
     def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         self._require_fitted()
+        prompts, completions, place = distinct_texts(prompts, completions)
         if not len(completions):
             return np.zeros((len(self.heads_), 0))
-        return finite(self._raw_scores(self.features(prompts, completions, progress=progress)) - self.score_mean_, "scores").T
+        return finite(self._raw_scores(self.features(prompts, completions, progress=progress)) - self.score_mean_, "scores")[place].T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
 
     def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         """What the head sees, (n, d), not yet standardised."""
-        if len(prompts) != len(completions):
-            raise InvalidScores(f"{len(prompts)} prompts for {len(completions)} completions. Hand in one prompt per completion.")
-        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            if not (isinstance(prompt, str) and isinstance(completion, str)):
-                raise InvalidScores(f"Row {row} to score is no text (prompt {prompt!r:.40}, completion {completion!r:.40}). Leave it out.")
+        checked_texts(prompts, completions)
         contexts = [self.in_context(p, c) for p, c in zip(prompts, completions, strict=True)]
         sentences = [self.sentences(c) for c in completions]
+        self._count_cut(prompts, {c for c, parts in zip(completions, sentences, strict=True) if len(parts) == self.params.max_sentences})
         n_sentences = np.array([len(parts) for parts in sentences])
         texts = [*contexts, *(sentence for parts in sentences for sentence in parts)]
         vectors = self.encoder.encode(texts, progress=progress).astype(np.float64)
@@ -172,13 +173,16 @@ class EmbeddingRewardModel:
 
     def sentences(self, completion: str) -> list[str]:
         """The completion cut at full stops, marks and line ends; itself where there is nothing to cut."""
-        parts = [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
-        return parts[: self.params.max_sentences] or [completion]
+        return _sentences(completion)[: self.params.max_sentences] or [completion]
 
     def in_context(self, prompt: str, completion: str) -> str:
         """The text that is embedded for a completion of a prompt."""
         tail = prompt[-self.params.prompt_chars :] if self.params.prompt_chars else ""
         return f"{tail} [SEP] {completion}"
+
+    def _count_cut(self, prompts: Sequence[str], long_completions: set[str]) -> None:
+        self.n_cut["prompt_chars"] += sum(len(prompt) > self.params.prompt_chars for prompt in set(prompts))
+        self.n_cut["max_sentences"] += sum(len(_sentences(completion)) > self.params.max_sentences for completion in long_completions)
 
     @property
     def weights_hash(self) -> str:
@@ -189,7 +193,6 @@ class EmbeddingRewardModel:
         from safetensors.numpy import save
 
         self._require_fitted()
-        folder = Path(folder)
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
@@ -201,9 +204,9 @@ class EmbeddingRewardModel:
             "loss_curve": self.loss_curve_,
             "weights_hash": self.weights_hash,
         }
-        write_whole(folder / WEIGHTS_FILE, save(self._parts()))
-        # Written last: a folder without it is no model.
-        write_whole(folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
+        with whole_folder(folder) as made:
+            write_whole(made / WEIGHTS_FILE, save(self._parts()))
+            write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
@@ -282,6 +285,10 @@ class EmbeddingRewardModel:
     def _require_fitted(self) -> None:
         if not len(self.heads_):
             raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
+
+
+def _sentences(completion: str) -> list[str]:
+    return [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
 
 
 def _penalty(n_features: int, context_penalty: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Embeddings by content hash in append-only files. Knows keys and vectors; knows no model.
+"""Embeddings by content hash in append-only files, and which texts were cut for them. Knows keys and vectors; knows no model.
 
 One file per batch written, whole or not at all: a process killed in the middle leaves a temporary file that nobody
 reads. A file that is damaged all the same (length or checksum) is ignored, and its embeddings are made again.
@@ -6,7 +6,7 @@ reads. A file that is damaged all the same (length or checksum) is ignored, and 
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from rlhf_pipeline.records import content_hash
 MAGIC = b"RLHFEMB1"
 HEADER = struct.Struct("<8sQQI")  # magic, number of vectors, dimension, CRC-32 of what follows
 KEY_BYTES = 32
+CUT = ".cut"
 
 Vectors = npt.NDArray[np.float32]
 
@@ -32,6 +33,7 @@ class EmbeddingCache:
         self._index: dict[str, tuple[Path, int]] = {}
         self._shards: dict[Path, Vectors] = {}
         self._seen: set[Path] = set()
+        self._cut: set[str] = set()
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Vectors]:
         """The vectors of those keys that are there."""
@@ -40,8 +42,13 @@ class EmbeddingCache:
         found = {key: self._index[key] for key in keys if key in self._index}
         return {key: self._shards[path][row] for key, (path, row) in found.items()}
 
-    def put_many(self, keys: Sequence[str], vectors: Vectors) -> None:
-        """Add one file with `vectors` (n, d) under `keys`. Raises ArtefactError where the disk refuses."""
+    def n_cut(self, keys: Iterable[str]) -> int:
+        """How many of `keys`, which `get_many` found, are of texts that did not fit the encoder's window."""
+        return len(self._cut.intersection(keys))
+
+    def put_many(self, keys: Sequence[str], vectors: Vectors, *, cut: Collection[str] = ()) -> None:
+        """Add one file with `vectors` (n, d) under `keys`, and beside it those of texts that were `cut`. Raises ArtefactError where the
+        disk refuses."""
         if not len(keys):
             return
         if not np.isfinite(vectors).all():
@@ -49,6 +56,8 @@ class EmbeddingCache:
         body = b"".join(bytes.fromhex(key) for key in keys) + np.ascontiguousarray(vectors, dtype="<f4").tobytes()
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
         path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
+        if cut:  # first: an embedding that is there is not made again
+            write_whole(path.with_suffix(CUT), "\n".join(sorted(cut)).encode())
         write_whole(path, content)
         self._seen.discard(path)  # what was there may have been damaged
 
@@ -61,6 +70,8 @@ class EmbeddingCache:
                 continue
             keys, self._shards[path] = shard
             self._index.update({key: (path, row) for row, key in enumerate(keys)})
+            if path.with_suffix(CUT).exists():
+                self._cut.update(path.with_suffix(CUT).read_text(encoding="utf-8", errors="replace").split())
 
 
 def _read_shard(path: Path) -> tuple[list[str], Vectors] | None:

@@ -30,8 +30,8 @@ TOKENS_PER_BATCH = 512
 class Encoder:
     """A sentence encoder by hub id or folder; the offline all-MiniLM-L6-v2 if none is named.
 
-    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such texts among those
-    encoded here (cached ones were counted when they were encoded). Computed in float32 with padding masked, so a batch
+    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such texts, distinct ones of each call,
+    whether they were encoded here or come from the cache, which remembers them. Computed in float32 with padding masked, so a batch
     of one equals a batch of many within 1e-5. Loading waits for the first text that is not in the cache.
     """
 
@@ -48,6 +48,7 @@ class Encoder:
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
         self.n_truncated = 0
+        self._cut: set[str] = set()  # keys of such texts that were encoded here
         self.folder = _find(source)
         self.hash = encoder_identity(self.folder, is_offline=source is None, max_tokens=max_tokens)
         self._loaded: tuple[Any, Any] | None = None
@@ -56,6 +57,8 @@ class Encoder:
         """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights give NaN."""
         keys = [content_hash(self.hash, text) for text in texts]
         known = self.cache.get_many(keys) if self.cache else {}
+        if self.cache:
+            self.n_truncated += self.cache.n_cut(known)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         known |= self._encode_missing(missing, progress)
         if not keys:
@@ -70,7 +73,7 @@ class Encoder:
             keys = [key for batch in chunk for key in batch]
             vectors = np.concatenate([self._forward([missing[key] for key in batch]) for batch in chunk])
             if self.cache:
-                self.cache.put_many(keys, vectors)
+                self.cache.put_many(keys, vectors, cut=self._cut.intersection(keys))
             made |= dict(zip(keys, vectors, strict=True))
             progress(len(made), len(order), "texts embedded")
         return made
@@ -80,7 +83,9 @@ class Encoder:
         tokenizer, _ = self._load()
         found = tokenizer(list(texts.values()), truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
         n_tokens = {key: len(ids) for key, ids in zip(texts, found, strict=True)}
-        self.n_truncated += sum(n > self.max_tokens for n in n_tokens.values())
+        cut = {key for key, n in n_tokens.items() if n > self.max_tokens}
+        self.n_truncated += len(cut)
+        self._cut |= cut
         batches: list[list[str]] = [[]]
         for key in sorted(texts, key=lambda key: (n_tokens[key], key)):
             if batches[-1] and (len(batches[-1]) + 1) * min(n_tokens[key], self.max_tokens) > self.batch_tokens:

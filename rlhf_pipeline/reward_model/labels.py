@@ -25,15 +25,38 @@ class LabelParams(LossParams):
     )
 
 
-def with_soft_labels(pairs: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFrame:
-    """`pairs` with the annotator model's P(chosen preferred) in `soft_label`, joined by comparison; missing where it knows nothing.
+def with_soft_labels(pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
+    """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it rests on in `label_seq`, joined by
+    comparison; missing where it knows nothing.
 
     `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less likely one there. Raises FrameError
-    for frames that break their schema.
+    for frames that break their schema, and for labels that rest on votes after `up_to_seq`, or do not say on which.
     """
     pairs, labels = check_frame(pairs, PREFERENCE_PAIRS), check_frame(labels, SOFT_LABELS)
-    p_a = pairs["comparison_id"].map(labels.set_index("comparison_id")["p_a"]).astype("float64")
-    return check_frame(pairs.assign(soft_label=p_a.where(pairs["chosen_side"] == "a", 1 - p_a)), PREFERENCE_PAIRS)
+    if up_to_seq is not None:
+        _refuse_later(labels, up_to_seq)
+    p_a, seq = (pairs["comparison_id"].map(labels.set_index("comparison_id")[name]).astype("float64") for name in ("p_a", "max_seq"))
+    p_chosen = p_a.where(pairs["chosen_side"] == "a", 1 - p_a)
+    return check_frame(pairs.assign(soft_label=p_chosen, label_seq=seq), PREFERENCE_PAIRS)
+
+
+def _refuse_later(labels: pd.DataFrame, up_to_seq: int) -> None:
+    """Every label rests on all votes, by the reliabilities: one that saw a later vote gives all of them away."""
+    latest = _column(labels, "max_seq")
+    if len(labels) and not (latest <= up_to_seq).all():
+        rests_on = "do not say on which votes they rest" if np.isnan(latest).any() else f"rest on votes up to seq {latest.max():.0f}"
+        raise FrameError(
+            f"The soft labels {rests_on}, but only votes up to seq {up_to_seq} are to be learnt from. "
+            f"Fit the annotator model again with up_to_seq {up_to_seq}."
+        )
+
+
+def last_seq(pairs: pd.DataFrame, params: LabelParams) -> int:
+    """The highest vote seq that who learns from `pairs` has seen: theirs, and where soft labels are learnt also those these rest on."""
+    seen = pairs["max_seq"].to_numpy(dtype=np.float64)
+    if params.label == "annotators":
+        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN where nobody kept it
+    return int(seen.max())
 
 
 def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.records import Interval, Record
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,6 +27,9 @@ class LengthEffect(Record):
     accuracy_before: float = Field(description="the majority's side is scored higher; equal scores count half")
     accuracy_after: float
     is_debiased: bool
+    ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of single votes, to read the accuracies beside: on majorities they may exceed it"
+    )
 
 
 def length_of(texts: Iterable[str]) -> Floats:
@@ -45,7 +48,9 @@ def length_slope(margins: Floats, gaps: Floats, weights: Floats | None = None) -
     return float(w @ (margins * gaps)) / square if square > 0 else 0.0
 
 
-def length_effect(margins: Floats, gaps: Floats, turned: npt.NDArray[np.bool_], slope: float, *, is_debiased: bool) -> LengthEffect:
+def length_effect(
+    margins: Floats, gaps: Floats, turned: npt.NDArray[np.bool_], slope: float, *, is_debiased: bool, ceiling: Interval | None = None
+) -> LengthEffect:
     """From the model's margins chosen - rejected (n,), which are debiased already where `is_debiased`.
 
     The correlation is over sides as shown: where `turned`, b was chosen. Over chosen - rejected it would also hold what people prefer.
@@ -55,7 +60,7 @@ def length_effect(margins: Floats, gaps: Floats, turned: npt.NDArray[np.bool_], 
     correlations = [_correlation(sign * m, sign * gaps) for m in (before, after)]
     accuracies = [float((0.5 + 0.5 * np.sign(m)).mean()) for m in (before, after)]
     return LengthEffect(
-        n=len(margins), slope=slope, is_debiased=is_debiased,
+        n=len(margins), slope=slope, is_debiased=is_debiased, ceiling=ceiling,
         correlation_before=correlations[0], correlation_after=correlations[1], accuracy_before=accuracies[0], accuracy_after=accuracies[1],
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Fitting a reward model on the train split and judging it on the test split. Knows pairs; knows no registry."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,11 @@ from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.reward_model.fit_counts import cut_since, cut_words, learnt_pairs, learnt_words, texts_cut
+from rlhf_pipeline.reward_model.labels import last_seq, with_soft_labels
 from rlhf_pipeline.reward_model.length import LengthEffect, length_effect, length_of
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
+from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
+from rlhf_pipeline.reward_model.transformer_params import FineTuningParams, TransformerParams
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
 from rlhf_pipeline.votes.test_split import Recorder, n_test_pairs, open_test_split, to_log
 
@@ -25,6 +28,7 @@ DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few n
 WEIGHTS_TRIED = (0.0, 0.03, 0.1, 0.3, 1.0)
 WEIGHT_FOLDS = 3
 MIN_NEW_PAIRS = 60
+MIN_NEW_PROMPTS = 2  # in each of those folds: one prompt's pairs are too much alike to choose by
 
 
 class RewardModelParams(EmbeddingParams):
@@ -32,7 +36,11 @@ class RewardModelParams(EmbeddingParams):
 
     kind: Literal["embedding", "transformer"] = Field(
         default="embedding",
-        description="Which reward model; of a transformer, loss, label, members, seed, prompt_chars and min_pairs are set here",
+        description="Which reward model; of a transformer, loss, label, members, seed, prompt_chars and min_pairs are set here, the rest "
+        "in fine_tuning",
+    )
+    fine_tuning: FineTuningParams = Field(
+        default_factory=FineTuningParams, description="What a transformer has beside these; an embedding model takes no notice of it"
     )
     weight_before_change: float | None = Field(
         default=None,
@@ -50,9 +58,19 @@ class RewardModelParams(EmbeddingParams):
         return EmbeddingParams(**{name: getattr(self, name) for name in EmbeddingParams.model_fields})
 
     def transformer(self) -> TransformerParams:
-        """With what both kinds have; the rest as it is by default."""
+        """With what both kinds have, and `fine_tuning`. Raises ConfigurationError for what only an embedding model can do."""
+        if self.debias_length:
+            raise ConfigurationError("debias_length is known to the embedding kind alone. Leave it out, or set kind to embedding.")
         shared = set(TransformerParams.model_fields) & set(type(self).model_fields)
-        return TransformerParams(**{name: getattr(self, name) for name in sorted(shared)})
+        return TransformerParams(**{name: getattr(self, name) for name in sorted(shared)}, **self.fine_tuning.model_dump())
+
+    def told(self) -> dict[str, Any]:
+        """What a model of this kind was fitted with, as JSON: without the parameters of the other kind alone."""
+        own = FineTuningParams.model_fields if self.kind == "transformer" else {}
+        of_embedding = set(EmbeddingParams.model_fields) - set(TransformerParams.model_fields)
+        left_out = {"fine_tuning"} | (of_embedding if own else set())
+        nested = self.fine_tuning.model_dump(mode="json") if own else {}
+        return self.model_dump(mode="json", exclude=left_out) | nested
 
 
 class TestAccuracy(Record):
@@ -76,7 +94,10 @@ class RewardModelReport(Record):
     """What was fitted on what, and how well it does on prompts it never saw."""
 
     kind: str
-    n_train: int
+    n_train: int = Field(description="pairs of the train split, learnt from or not")
+    n_learnt: int | None = Field(default=None, description="of them those that moved the weights; None in reports of earlier versions")
+    n_new: int | None = Field(default=None, description="of these what the model it was started from had not seen; of a fit anew all")
+    n_replayed: int | None = Field(default=None, description="and what that had seen and a warm start of a transformer learnt again")
     n_calib: int
     n_test: int
     n_before_change: int = Field(description="training pairs that were down-weighted")
@@ -91,15 +112,48 @@ class RewardModelReport(Record):
     held_out_loss: dict[str, float] = Field(description="L2 -> cross-validated loss within the train split")
     l2: float | None = None
     context_penalty: float | None = Field(default=None, description="of the completion in context, relative to its sentences'")
-    n_truncated: int = Field(description="texts cut to the encoder's window in this run")
+    n_truncated: int = Field(description="texts of which something was left unread in this run, by whichever rule")
+    truncated: dict[str, int] = Field(
+        default={}, description="rule -> those texts: the encoder's window, prompt_chars (the end is read), max_sentences (the first are)"
+    )
     encoder_hash: str | None = Field(default=None, description="of the frozen encoder, where there is one")
     weights_hash: str
     parent_weights_hash: str | None = Field(description="of the model it was started from")
     data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
-    max_seq: int = Field(description="highest vote seq those pairs rest on")
+    max_seq: int = Field(description="highest vote seq those pairs rest on, and the soft labels where they were learnt")
     change_seq: int | None = None
     weight_before_change: float = Field(default=1.0, description="what pairs voted before the change counted")
     weights_tried: dict[str, float] = Field(default={}, description="that weight -> log loss on held-out pairs voted since the change")
+    weight_reason: str = Field(default="", description="how that weight was come by, and which could not be tried; empty without a change")
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers to freeze with a version, by the names they have everywhere; every accuracy with its ceiling where one is known."""
+        found: dict[str, float | None] = {
+            "n_train": self.n_train,
+            "n_learnt": self.n_learnt,
+            "n_new": self.n_new,
+            "n_replayed": self.n_replayed,
+            "n_truncated": self.n_truncated,
+            "n_before_change": self.n_before_change,
+            "weight_before_change": self.weight_before_change,
+        }
+        for test, since in ((self.test, ""), (self.test_since_change, "_since_change")):
+            if test is not None:
+                found |= {
+                    f"test_accuracy{since}": test.accuracy.value,
+                    f"test_vote_accuracy{since}": test.vote_accuracy.value,
+                    f"noise_ceiling{since}": test.ceiling.value if test.ceiling else None,
+                    f"longer_wins{since}": test.longer_wins.value,
+                    f"test_log_loss{since}": test.log_loss.value,
+                }
+        if self.length is not None:
+            found |= {"length_correlation": self.length.correlation_after if self.length.is_debiased else self.length.correlation_before}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    @property
+    def read(self) -> str:
+        """For people: from how many pairs it learnt, and how many texts were cut."""
+        return f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, {cut_words(self.truncated)}"
 
 
 @dataclass(frozen=True)
@@ -116,37 +170,43 @@ def fit_reward_model(
     model: RewardModel | None = None,
     soft_labels: pd.DataFrame | None = None,
     ceiling: Interval | None = None,
+    ceiling_since_change: Interval | None = None,
     warm_start: RewardModel | None = None,
     change_seq: int | None = None,
+    up_to_seq: int | None = None,
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> FittedRewardModel:
     """Fit on the pairs of the train split, report on those of the test split; the calib split is not touched.
 
     `model` is an unfitted reward model of any kind, by default the one that `params` say. `soft_labels`, SOFT_LABELS of the
-    annotator model, are what label annotators learns. The test split is opened once, after the fit, and `record` is told; `ceiling` is
-    the noise ceiling to show beside the accuracy. Pairs whose votes all came before `change_seq` are multiplied by
+    annotator model, are what label annotators learns; with `up_to_seq` they may rest on no later vote. The test split is opened once, after
+    the fit, and `record` is told; `ceiling` is the noise ceiling to show beside the accuracy, `ceiling_since_change` that of the votes
+    since `change_seq`. Pairs whose votes all came before `change_seq` are multiplied by
     `weight_before_change`. A warm start of a linear head changes the starting weights and the parent in the report, nothing else: the
     problem is convex. Raises NotEnoughData, ConfigurationError (kinds of annotators mixed), FrameError.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     refuse_mixed_annotators(pairs, allowed=params.allow_mixed_annotators)
-    if soft_labels is not None and params.label == "annotators":
-        pairs = with_soft_labels(pairs, soft_labels)
+    model = model or unfitted(params, encoder)
+    own: Any = getattr(model, "params", None)
+    learnt = own if hasattr(own, "label") else params  # a model that is handed in knows best what it learns
+    if soft_labels is not None and learnt.label == "annotators":
+        pairs = with_soft_labels(pairs, soft_labels, up_to_seq=up_to_seq)
     train = _split(pairs, "train")
     if train.empty:
         raise NotEnoughData(f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more prompts.")
-    model = model or _unfitted(params, encoder)
-    weight_before, tried = _weight_before(train, params, model, change_seq)
-    weights = change_weights(train, change_seq, weight_before)
-    n_truncated = _n_truncated(model)
+    before = _weight_before(train, params, model, change_seq)
+    weights = change_weights(train, change_seq, before.weight)
+    cut = texts_cut(model)
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
-    judged = _judge(model, pairs, params, change_seq, ceiling, record, progress)
-    own: Any = getattr(model, "params", None)
+    judged = _judge(model, pairs, params, change_seq, (ceiling, ceiling_since_change), record, progress)
+    truncated = cut_since(cut, model)
     report = RewardModelReport(
         kind=model.name,
         n_train=len(train),
+        **learnt_pairs(train, weights, model, warm_start),
         n_calib=int((pairs["split"] == "calib").sum()),
         n_test=n_test_pairs(pairs),
         n_before_change=int((train["max_seq"] < change_seq).sum()) if change_seq is not None else 0,
@@ -154,61 +214,110 @@ def fit_reward_model(
         test_since_change=judged.since_change,
         length=judged.length,
         loss=getattr(own, "loss", params.loss),
-        label=getattr(own, "label", params.label),
+        label=learnt.label,
         n_members=getattr(own, "n_members", 1),
         log_tie_width=getattr(model, "log_tie_width_", None),
         loss_curve=tuple(model.loss_curve_),
         held_out_loss={f"{l2:g}": loss for l2, loss in getattr(model, "held_out_loss_", {}).items()},
         l2=getattr(model, "l2_", None),
         context_penalty=getattr(model, "context_penalty_", None),
-        n_truncated=_n_truncated(model) - n_truncated,
+        n_truncated=sum(truncated.values()),
+        truncated=truncated,
         encoder_hash=getattr(getattr(model, "encoder", None), "hash", None),
         weights_hash=model.weights_hash,
         parent_weights_hash=warm_start.weights_hash if warm_start else None,
         data_hash=frame_hash(pairs),
-        max_seq=int(pairs["max_seq"].max()),
+        max_seq=last_seq(pairs, learnt),
         change_seq=change_seq,
-        weight_before_change=weight_before,
-        weights_tried=tried,
+        weight_before_change=before.weight,
+        weights_tried=before.losses,
+        weight_reason=before.reason,
     )
     return FittedRewardModel(model, report)
 
 
-def _unfitted(params: RewardModelParams, encoder: Encoder | None) -> RewardModel:
+def unfitted(params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None) -> RewardModel:
+    """The model that `params` say; a transformer finds what a killed fit had done in `checkpoints`."""
     if params.kind == "transformer":
-        return TransformerRewardModel(params.transformer(), encoder)
+        return TransformerRewardModel(params.transformer(), encoder, checkpoints=checkpoints)
     return EmbeddingRewardModel(params.embedding(), encoder)
 
 
-def _n_truncated(model: RewardModel) -> int:
-    """Texts cut so far, by the model itself or by its encoder."""
-    return int(getattr(getattr(model, "encoder", model), "n_truncated", 0))
+def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
+    """Why `model` cannot be fitted from the weights of `start`, in words; None where it can."""
+    if start.name != model.name:
+        return f"it is of kind {start.name}"
+    before, now = (getattr(getattr(one, "encoder", None), "hash", None) for one in (start, model))
+    if before != now:
+        return f"its encoder is {str(before)[:12]}, now it is {str(now)[:12]}"
+    for name in ("adapter", "lora_rank"):
+        before, now = (getattr(getattr(one, "params", None), name, None) for one in (start, model))
+        if before != now:
+            return f"its {name} is {before}, now it is {now}"
+    return None
 
 
-def _weight_before(
-    train: pd.DataFrame, params: RewardModelParams, model: RewardModel, change_seq: int | None
-) -> tuple[float, dict[str, float]]:
+@dataclass(frozen=True)
+class _WeightBefore:
+    """What pairs voted before a change count, what each weight tried lost, and why it is this one."""
+
+    weight: float
+    losses: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def _weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardModel, change_seq: int | None) -> _WeightBefore:
     """How much the votes before a change are worth now: by cross-validation over the prompts voted on since.
 
     How far taste moved is not known beforehand: after a small change the old votes still teach, after a reversal they
-    teach the wrong thing. With too few new pairs to tell, or a model too slow to be fitted fifteen times, DEFAULT_WEIGHT.
+    teach the wrong thing. With too few new pairs or prompts to tell, or a model too slow to be fitted fifteen times, DEFAULT_WEIGHT;
+    a weight with which too little is left to fit on is passed over. The reason says which it was.
     """
     if change_seq is None:
-        return 1.0, {}
+        return _WeightBefore(1.0)
     if params.weight_before_change is not None:
-        return params.weight_before_change, {}
+        return _WeightBefore(params.weight_before_change, reason="set by hand")
     is_new = (train["max_seq"] >= change_seq).to_numpy()
-    if is_new.sum() < MIN_NEW_PAIRS or not (~is_new).any() or not isinstance(model, EmbeddingRewardModel):
-        return DEFAULT_WEIGHT, {}
-    one_head = params.embedding().model_copy(update={"n_members": 1, "head": "linear"})
-    losses = {f"{weight:g}": _held_out_loss(train, is_new, weight, one_head, model.encoder) for weight in WEIGHTS_TRIED}
-    return float(min(losses, key=lambda weight: (losses[weight], float(weight)))), losses
-
-
-def _held_out_loss(train: pd.DataFrame, is_new: npt.NDArray[np.bool_], weight: float, params: EmbeddingParams, encoder: Encoder) -> float:
-    """Log loss per vote on new pairs, each predicted by a model that saw no pair of its prompt."""
-    total = n_votes = 0.0
+    if not isinstance(model, EmbeddingRewardModel):
+        return _WeightBefore(
+            DEFAULT_WEIGHT, reason=f"not chosen: a {model.name} is too slow to be fitted {WEIGHT_FOLDS * len(WEIGHTS_TRIED)} times"
+        )
+    if is_new.all():
+        return _WeightBefore(DEFAULT_WEIGHT, reason="not chosen: no pair of the train split was voted on before the change alone")
     fold = group_index(train["prompt_id"].to_numpy(), len(train)) % WEIGHT_FOLDS
+    told = is_new & (train["n_votes"] > 0).to_numpy()  # ties say of no weight that it is better
+    prompts = train.loc[told, "prompt_id"]
+    if (
+        told.sum() < MIN_NEW_PAIRS
+        or prompts.groupby(fold[told]).nunique().reindex(range(WEIGHT_FOLDS), fill_value=0).min() < MIN_NEW_PROMPTS
+    ):
+        few = f"{told.sum()} pairs of {prompts.nunique()} prompts voted on since the change, ties left out"
+        needed = f"{MIN_NEW_PAIRS} pairs, and {MIN_NEW_PROMPTS} prompts in each of {WEIGHT_FOLDS} folds"
+        return _WeightBefore(DEFAULT_WEIGHT, reason=f"not chosen: {few}; {needed} are needed")
+    one_head = model.params.model_copy(update={"n_members": 1, "head": "linear"})
+    losses, untried = {}, []
+    for weight in WEIGHTS_TRIED:
+        try:
+            losses[f"{weight:g}"] = _held_out_loss(train, is_new, fold, weight, one_head, model.encoder)
+        except NotEnoughData as cause:
+            untried.append(f"{weight:g} could not be tried ({cause})")
+    if not losses:
+        return _WeightBefore(DEFAULT_WEIGHT, reason=f"not chosen: {'; '.join(untried)}")
+    best = min(losses, key=lambda weight: (losses[weight], float(weight)))
+    least = f"least log loss on {told.sum()} pairs of {prompts.nunique()} prompts voted on since the change"
+    return _WeightBefore(float(best), losses, "; ".join([least, *untried]))
+
+
+def _held_out_loss(
+    train: pd.DataFrame,
+    is_new: npt.NDArray[np.bool_],
+    fold: npt.NDArray[np.int64],
+    weight: float,
+    params: EmbeddingParams,
+    encoder: Encoder,
+) -> float:
+    """Log loss per vote on new pairs, each predicted by a model that saw no pair of its prompt. Raises NotEnoughData as `fit`."""
+    total = n_votes = 0.0
     for k in range(WEIGHT_FOLDS):
         outside = is_new & (fold == k)
         inside = (fold != k) & (is_new | (weight > 0))
@@ -255,11 +364,11 @@ def _judge(
     pairs: pd.DataFrame,
     params: RewardModelParams,
     change_seq: int | None,
-    ceiling: Interval | None,
+    ceilings: tuple[Interval | None, Interval | None],
     record: Recorder,
     progress: Progress,
 ) -> _Judged:
-    """On all test pairs with a majority, and on those voted since the change."""
+    """On all test pairs with a majority, and on those voted since the change; `ceilings` are those of all votes and of these."""
     test = open_test_split(
         pairs[pairs["agreement"] > 0.5], model=model.weights_hash, purpose="report of a fitted reward model", record=record
     )
@@ -271,9 +380,9 @@ def _judge(
     gaps, turned = length_of(test["chosen"]) - length_of(test["rejected"]), (test["chosen_side"] == "b").to_numpy()
     is_debiased = bool(getattr(getattr(model, "params", None), "debias_length", False))
     return _Judged(
-        accuracy_on(test, margins, side, params, ceiling=ceiling),
-        accuracy_on(test[since], margins[since], side, params, ceiling=ceiling) if since.any() else None,
-        None if slope is None else length_effect(margins, gaps, turned, float(slope), is_debiased=is_debiased),
+        accuracy_on(test, margins, side, params, ceiling=ceilings[0]),
+        accuracy_on(test[since], margins[since], side, params, ceiling=ceilings[1]) if since.any() else None,
+        None if slope is None else length_effect(margins, gaps, turned, float(slope), is_debiased=is_debiased, ceiling=ceilings[0]),
     )
 
 

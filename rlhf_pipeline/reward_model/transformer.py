@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,20 +12,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
 from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, finite, read_config
+from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.labels import targets_of
+from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
+from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
+from rlhf_pipeline.reward_model.length import length_of, length_slope
 from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
 from rlhf_pipeline.reward_model.losses import LossParams, Targets
 from rlhf_pipeline.reward_model.network import (
-    NetworkParams,
     build_network,
     empty_network,
     head_of,
@@ -35,9 +36,12 @@ from rlhf_pipeline.reward_model.network import (
     usable_device,
 )
 from rlhf_pipeline.reward_model.token_ids import Reader
-from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 from rlhf_pipeline.reward_model.weights import tensors_hash
 from rlhf_pipeline.votes.intervals import group_index
+
+__all__ = ["TransformerParams", "TransformerRewardModel"]
 
 BACKBONE_FOLDER = "backbone"
 BACKBONE_FILES = (
@@ -46,38 +50,15 @@ BACKBONE_FILES = (
 )  # fmt: skip
 # What a member's file holds beside its weights; without either it is refused.
 SCALE = ("score_mean", "score_std")
-
-
-class TransformerParams(TrainerParams, NetworkParams):
-    """How a transformer reward model is fitted."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
-    max_tokens: int = Field(default=256, ge=8, le=131_072, description="Tokens of prompt and completion together; what is longer is cut")
-    smoothing: float = Field(
-        default=1.0, ge=0, le=100, description="Label votes, loss soft: votes imagined for each side, so that few votes are no certainty"
-    )
-    ties_as_halves: bool = Field(default=True, description="Label votes, loss soft: a tie counts as half a vote for each side")
-    start_from_probe: bool = Field(
-        default=False,
-        description="The head starts as the best one on the untrained backbone, not at random (Kumar et al. 2022): it fits what is "
-        "trained on sooner, and new topics no better",
-    )
-    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
-    replay: float = Field(
-        default=1.0, ge=0, le=100, description="Warm start: old pairs, drawn anew for each fit, per pair that the other model has not seen"
-    )
-    n_members: int = Field(default=1, ge=1, le=32, description="Models fitted with seeds seed, seed + 1, …; a score is their mean")
-    min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
+MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
 class TransformerRewardModel:
     """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see `RewardModel` for the protocol.
 
-    The backbone is `encoder`'s: its folder and hash are used, its weights are trained. Texts beyond `max_tokens` are cut as `Reader`
-    says, and counted (`encoder.n_truncated`). `checkpoints` names a folder in which a killed `fit` finds what it had done, by the
-    trainer shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
+    The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its weights are trained. Longer texts are cut
+    as `Reader` says, and counted (`encoder.n_truncated`). `checkpoints` names a folder in which a killed `fit` finds what it had done, by
+    the trainer shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -91,7 +72,7 @@ class TransformerRewardModel:
         around: Surroundings | None = None,
     ) -> None:
         self.params = TransformerParams() if params is None else params
-        self.encoder = encoder or Encoder(max_tokens=self.params.max_tokens)
+        self.encoder = _with_window(encoder, self.params.max_tokens)
         self.checkpoints = checkpoints
         self.around = around or Surroundings()
         self.loss_curve_: list[float] = []
@@ -100,6 +81,7 @@ class TransformerRewardModel:
         self.max_seq_ = 0
         self.networks_: list[Any] = []
         self.n_replayed_ = 0
+        self.length_slope_: float | None = None
         self._reader: Reader | None = None
         self._files: dict[str, bytes] = {}
 
@@ -117,7 +99,8 @@ class TransformerRewardModel:
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. One weight of 0 or more each."
             )
         ordered = check_frame(pairs, PREFERENCE_PAIRS).assign(weight=weights).sort_values("comparison_id", ignore_index=True)
-        used = self._replayed(ordered[ordered["weight"] > 0].reset_index(drop=True), warm_start)
+        ordered["weight"] *= self._vote_weights(ordered)
+        used = ordered[ordered["weight"] > 0].reset_index(drop=True)
         if len(used) < self.params.min_pairs:
             raise NotEnoughData(
                 f"{len(used)} preference pairs to fit on; the transformer reward model needs {self.params.min_pairs}. "
@@ -125,6 +108,9 @@ class TransformerRewardModel:
             )
         if usable_device(self.params.device) != self.params.device:
             raise ConfigurationError(f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu.")
+        if self.checkpoints is not None:
+            refuse_foreign(self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training")
+        used = self._replayed(used, warm_start)
         data = self._data(used)
         self.networks_, self.records_ = [], []
         self._files = _backbone_files(self.encoder.folder)
@@ -136,7 +122,9 @@ class TransformerRewardModel:
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
-        self._learn_score_scale(data)
+        scores = self._learn_score_scale(data)
+        gaps = length_of(used["chosen"]) - length_of(used["rejected"])
+        self.length_slope_ = length_slope(scores[data.first] - scores[data.second], gaps, data.weights)
         if self.checkpoints is not None and self.around.rank == 0:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
@@ -146,9 +134,10 @@ class TransformerRewardModel:
 
     def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
         self._require_fitted()
+        prompts, completions, row = distinct_texts(prompts, completions)
         token_ids, place = self._read(prompts, completions)
         pooled = (pooled_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network) for network in self.networks_)
-        return finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place].T
+        return finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place][row].T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
@@ -158,6 +147,12 @@ class TransformerRewardModel:
         self._require_fitted()
         token_ids, place = self._read(prompts, completions)
         return pooled_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[place]
+
+    @property
+    def log_tie_width_(self) -> float | None:
+        """The members' mean; None but for the loss davidson."""
+        widths = [record.log_tie_width for record in self.records_ if record.log_tie_width is not None]
+        return float(np.mean(widths)) if widths else None
 
     @property
     def reader(self) -> Reader:
@@ -176,7 +171,6 @@ class TransformerRewardModel:
         from safetensors.torch import save
 
         self._require_fitted()
-        folder = Path(folder)
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
@@ -188,13 +182,13 @@ class TransformerRewardModel:
             "records": [record.model_dump(mode="json") for record in self.records_],
             "weights_hash": self.weights_hash,
         }
-        for name, content in self._files.items():
-            write_whole(folder / BACKBONE_FOLDER / name, content)
-        for i, network in enumerate(self.networks_):
-            with writing_whole(folder / _member_file(i)) as file:
-                file.write(save({**self._parts(network), **self._scale()}))
-        # Written last: a folder without it is no model.
-        write_whole(folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
+        with whole_folder(folder) as made:
+            for name, content in self._files.items():
+                write_whole(made / BACKBONE_FOLDER / name, content)
+            for i, network in enumerate(self.networks_):
+                with writing_whole(made / _member_file(i)) as file:
+                    file.write(save({**self._parts(network), **self._scale()}))
+            write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
@@ -208,7 +202,7 @@ class TransformerRewardModel:
         if params.adapter == "none":
             # Its own weights are in the members' files: all that is left of the encoder is what it was.
             encoder = _Kept(backbone, config)  # type: ignore[assignment]
-        model = cls(params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens))
+        model = cls(params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens))  # its window is set to the model's
         if model.encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
                 f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
@@ -248,19 +242,32 @@ class TransformerRewardModel:
         if self.params.label != "votes" or self.params.loss != "soft":
             return targets
         n_votes, halves = pairs["n_votes"].to_numpy(dtype=np.float64), self.params.smoothing
-        if self.params.ties_as_halves and "n_ties" in pairs:
+        if self._ties_are_halves and "n_ties" in pairs:
             halves = halves + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64) / 2
         return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
 
+    def _vote_weights(self, pairs: pd.DataFrame) -> Floats:
+        """As of every kind, the judgements a pair rests on, and ties among them where they count as halves."""
+        counts = vote_weights(pairs, self.params)
+        if self._ties_are_halves and "n_ties" in pairs:
+            counts = counts + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64)
+        return counts
+
+    @property
+    def _ties_are_halves(self) -> bool:
+        return self.params.ties_as_halves and self.params.label == "votes" and self.params.loss == "soft"
+
     def _replayed(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
-        """The pairs the other model has not seen, and `replay` as many of the older ones; all of them where none is new."""
+        """The pairs the other model has not seen, and `replay` as many of the older ones, or what is needed for `min_pairs` in all; all
+        of them where none is new."""
         if warm_start is None or not isinstance(warm_start, TransformerRewardModel):
             return pairs
         is_new = (pairs["max_seq"] > warm_start.max_seq_).to_numpy()
         if not is_new.any():
             return pairs
         old = np.flatnonzero(~is_new)
-        n_old = min(len(old), round(self.params.replay * is_new.sum()))
+        n_new = int(is_new.sum())
+        n_old = min(len(old), max(round(self.params.replay * n_new), self.params.min_pairs - n_new))
         drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(old, n_old, replace=False)
         self.n_replayed_ = n_old
         return pairs.iloc[np.sort(np.concatenate([np.flatnonzero(is_new), drawn]))].reset_index(drop=True)
@@ -310,11 +317,7 @@ class TransformerRewardModel:
 
     def _read(self, prompts: Sequence[str], completions: Sequence[str]) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
         """Ids of the distinct texts, and which of them each completion in its prompt is."""
-        if len(prompts) != len(completions):
-            raise InvalidScores(f"{len(prompts)} prompts for {len(completions)} completions. Hand in one prompt per completion.")
-        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            if not (isinstance(prompt, str) and isinstance(completion, str)):
-                raise InvalidScores(f"Row {row} to score is no text (prompt {prompt!r:.40}, completion {completion!r:.40}). Leave it out.")
+        checked_texts(prompts, completions)
         n_chars = self.params.prompt_chars
         texts = [(prompt[-n_chars:] if n_chars else "", completion) for prompt, completion in zip(prompts, completions, strict=True)]
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -322,10 +325,13 @@ class TransformerRewardModel:
         self.encoder.n_truncated += n_cut
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
-    def _learn_score_scale(self, data: TrainingData) -> None:
+    def _learn_score_scale(self, data: TrainingData) -> Floats:
+        """Centre and scale of the scores; the scores of the distinct texts, not centred."""
         raw = [pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network) for network in self.networks_]
-        scores = np.mean(raw, axis=0)[np.concatenate([data.first, data.second])]
-        self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
+        scores = np.asarray(np.mean(raw, axis=0))
+        shown = scores[np.concatenate([data.first, data.second])]
+        self.score_mean_, self.score_std_ = float(shown.mean()), float(max(shown.std(), 1e-12))
+        return scores
 
     def _reader_of(self, folder: Path) -> Reader:
         from transformers import AutoConfig
@@ -349,6 +355,13 @@ class TransformerRewardModel:
     def _require_fitted(self) -> None:
         if not self.networks_:
             raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
+
+
+def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
+    """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then the same whoever handed it in."""
+    if encoder is None or encoder.max_tokens != max_tokens:
+        return Encoder(encoder.source if encoder else None, max_tokens=max_tokens)
+    return encoder
 
 
 class _Kept:

@@ -24,7 +24,7 @@ class SimulatedAnnotator(Record):
 
     annotator_id: str
     noise: float = Field(description="scale of the logistic noise of a rested annotator", gt=0)
-    position_bias: float = Field(0.0, description="utility added to side a")
+    position_bias: float = Field(0.0, description="utility added to side a, which they see on the left")
     fatigue: float = Field(0.0, description="growth of the noise per 100 votes of the day", ge=0)
     strength_scale: float = Field(1.0, description="felt difference per step of strength", gt=0)
     tie_width: float = Field(0.2, description="felt differences below it are ties", ge=0)
@@ -107,7 +107,7 @@ def cast_votes(
                 NewVote(
                     comparison_id=comparison_id, annotator_id=annotator.annotator_id, annotator_kind=AnnotatorKind.SIMULATED,
                     choice=choice, strength=strength, duration_s=round(float(rng.lognormal(np.log(SECONDS_PER_VOTE), 0.5)), 1),
-                    voted_at=moments[len(votes)], origin="simulation",
+                    voted_at=moments[len(votes)], origin="simulation", is_swapped=False,  # they lean to a, which stands left
                     idempotency_key=content_id("simulated vote", seed, day, comparison_id, annotator.annotator_id),
                 )
             )  # fmt: skip

@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.canonical import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import scope_of, scoped
+from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
 from rlhf_pipeline.store.schema import SCOPE, annotation_rules, audit, feedback, guidelines, heads, votes
 
 FIRST_HASH = "0" * 64
@@ -32,8 +32,8 @@ LATER_COLUMNS = ("task_id", "assignment_id", "is_swapped", "guideline_version", 
 _LINK_KEYS = keys_of(column.name for column in audit.c if column.name != "hash")
 
 
-_HEAD = select(heads).where(scoped(heads))
-_MOVE_HEAD = (
+_HEAD = Prepared(select(heads).where(scoped(heads)))
+_MOVE_HEAD = Prepared(
     heads.update().where(scoped(heads)).values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
 )
 
@@ -57,7 +57,7 @@ class Ledger:
     def __init__(self, connection: Connection, database: Database):
         self._connection = connection
         self._database = database
-        head = connection.execute(_HEAD, scope_of(database)).one_or_none()
+        head = _HEAD.first(connection, scope_of(database))
         self._is_new = head is None
         self.vote_seq: int = head.vote_seq if head else 0
         self.seq: int = head.audit_seq if head else 0
@@ -96,7 +96,7 @@ class Ledger:
         if self._is_new:
             self._database.insert(self._connection, heads, [head])
         else:
-            self._connection.execute(_MOVE_HEAD, scope_of(self._database, **{f"new_{name}": value for name, value in head.items()}))
+            _MOVE_HEAD.write(self._connection, [scope_of(self._database, **{f"new_{name}": value for name, value in head.items()})])
 
 
 _TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar("together", default=None)

@@ -1,6 +1,7 @@
 """The versioned log of calibrators, each with its report. Knows their JSON; knows no calibration."""
 
 import json
+from itertools import count
 from typing import Any
 
 from sqlalchemy import func, select
@@ -41,16 +42,21 @@ class Calibrations:
         return version
 
     def latest(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
-        """The newest report and calibrator of a reward model; None before the first."""
+        """The newest report and calibrator of a reward model that may serve: what it predicts through; None before the first."""
         wanted = (
             select(calibrations.c.report, calibrations.c.calibrator)
             .where(self._database.mine(calibrations), calibrations.c.reward_model == reward_model)
             .order_by(calibrations.c.version.desc())
-            .limit(1)
         )
         with self._database.reading() as connection:
-            row = connection.execute(wanted).one_or_none()
-        return (CalibrationReport.from_json(row.report), json.loads(row.calibrator)) if row else None
+            for n_refused in count():  # the newest is the one, as a rule: reports are long, so they are read one by one
+                row = connection.execute(wanted.limit(1).offset(n_refused)).one_or_none()
+                if row is None:
+                    break
+                report = CalibrationReport.from_json(row.report)
+                if report.may_serve:
+                    return report, json.loads(row.calibrator)
+        return None
 
     def log(self) -> list[CalibrationReport]:
         """All reports, in order of fitting."""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, bindparam, or_, select
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
 from rlhf_pipeline.store.schema import assignments, slots
 
 RELEASE_S = 600.0  # for which a card whose vote was taken back stays with the annotator
@@ -33,8 +33,8 @@ class Cards:
         ids = sorted({vote.assignment_id for vote in votes if vote.assignment_id is not None})
         if not ids:
             return cls(database, {})
-        found = connection.execute(_WITH_IDS, scope_of(database, values=ids)).mappings()
-        return cls(database, {row["assignment_id"]: dict(row) for row in found})
+        found = _WITH_IDS.rows(connection, scope_of(database, values=ids))
+        return cls(database, {row.assignment_id: row._asdict() for row in found})
 
     def check(self, vote: NewVote) -> None:
         """Raises NotFound for a card of somebody else or of nobody, InvalidVote for one of another comparison, AlreadyVoted."""
@@ -64,10 +64,9 @@ class Cards:
         now = self.database.clock.now()
         until = now + timedelta(seconds=RELEASE_S)
         cards = [self.rows[card] for card in self.touched]
-        connection.execute(_CARD, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
+        _CARD.write(connection, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
         held = [c for c in cards if c["slot_no"] is not None]
-        if held:
-            connection.execute(_SLOT, [{**self._slot(c), **_slot_values(c, until), "now": now} for c in held])
+        _SLOT.write(connection, [{**self._slot(c), **_slot_values(c, until), "now": now} for c in held])
 
     def _key(self, card: dict[str, Any]) -> dict[str, Any]:
         return scope_of(self.database, card=card["assignment_id"])
@@ -89,8 +88,8 @@ def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
     return {"new_state": "leased" if is_back else "done", "new_card": card["assignment_id"], "new_until": until if is_back else None}
 
 
-_WITH_IDS = select(assignments).where(scoped(assignments), among(assignments.c.assignment_id))
-_CARD = (
+_WITH_IDS = Prepared(lambda is_sqlite: select(assignments).where(scoped(assignments), among(assignments.c.assignment_id, is_sqlite)))
+_CARD = Prepared(
     assignments.update()
     .where(
         scoped(assignments),
@@ -98,7 +97,7 @@ _CARD = (
     )
     .values(state=bindparam("new_state"), settled_at=bindparam("new_settled_at"), leased_until=bindparam("new_until"))
 )
-_SLOT = (
+_SLOT = Prepared(
     slots.update()
     .where(
         scoped(slots),

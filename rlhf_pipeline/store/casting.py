@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, ColumnElement, Connection, Row, Select, String, and_, bindparam, cast, func, select
+from sqlalchemy import JSON, ColumnElement, Connection, Select, String, and_, bindparam, cast, func, select
 
 from rlhf_pipeline.errors import AlreadyVoted, IdempotencyConflict, InvalidVote, NotFound, UnknownComparison
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
@@ -17,7 +17,7 @@ from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, said_keys, vote_digest
 from rlhf_pipeline.store.canonical import flat_json
 from rlhf_pipeline.store.cards import Cards
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
@@ -124,16 +124,16 @@ class _Booth:
         published = {card["comparison_id"] for card in cards.rows.values()}  # a card refers to its comparison
         others = sorted({vote.comparison_id for vote, *_ in sealed} - published)
         if others:
-            published |= set(connection.execute(_PUBLISHED, scope_of(database, values=others)).scalars())
+            published |= {row.comparison_id for row in _PUBLISHED.rows(connection, scope_of(database, values=others))}
         booth = cls(database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards)
-        for row in connection.execute(_RECORDED, scope_of(database, values=keys)).mappings():
-            booth.recorded[row["idempotency_key"]] = (row["body_hash"], dict(row))
+        for row in _RECORDED.rows(connection, scope_of(database, values=keys)):
+            booth.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
         pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
         for turn in turns_of(connection, database, pairs):
             booth._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
-            found = connection.execute(_WITH_IDS, scope_of(database, values=targets)).mappings()
-            booth.strangers = {row["vote_id"]: dict(row) for row in found}
+            found = _WITH_IDS.rows(connection, scope_of(database, values=targets))
+            booth.strangers = {row.vote_id: row._asdict() for row in found}
         return booth
 
     def place(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
@@ -218,9 +218,9 @@ def _taken_back(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
     return newest
 
 
-def turns_of(connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]) -> Sequence[Row[Any]]:
+def turns_of(connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
     """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
-    return connection.execute(_TURNS[database.is_sqlite], scope_of(database, pairs=json.dumps(pairs))).all()
+    return _TURNS.rows(connection, scope_of(database, pairs=json.dumps(pairs)))
 
 
 def _turns(is_sqlite: bool) -> Select[Any]:
@@ -237,11 +237,15 @@ def _turns(is_sqlite: bool) -> Select[Any]:
     return select(*(votes.c[name] for name in _TURN_COLUMNS)).select_from(each).join(votes, and_(*mine))
 
 
-_TURNS = {is_sqlite: _turns(is_sqlite) for is_sqlite in (True, False)}
-_PUBLISHED = select(comparisons.c.comparison_id).where(scoped(comparisons), among(comparisons.c.comparison_id))
-_RECORDED = (
-    select(idempotency.c.body_hash, votes)
-    .join(votes, idempotency.c.vote_id == votes.c.vote_id)
-    .where(scoped(votes), scoped(idempotency), among(idempotency.c.idempotency_key))
+_TURNS = Prepared(_turns)
+_PUBLISHED = Prepared(
+    lambda is_sqlite: select(comparisons.c.comparison_id).where(scoped(comparisons), among(comparisons.c.comparison_id, is_sqlite))
 )
-_WITH_IDS = select(votes).where(scoped(votes), among(votes.c.vote_id))
+_RECORDED = Prepared(
+    lambda is_sqlite: (
+        select(idempotency.c.body_hash, votes)
+        .join(votes, idempotency.c.vote_id == votes.c.vote_id)
+        .where(scoped(votes), scoped(idempotency), among(idempotency.c.idempotency_key, is_sqlite))
+    )
+)
+_WITH_IDS = Prepared(lambda is_sqlite: select(votes).where(scoped(votes), among(votes.c.vote_id, is_sqlite)))

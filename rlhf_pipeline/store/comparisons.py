@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Connection, Row, and_, distinct, func, literal, select, tuple_
+from sqlalchemy import Connection, Row, and_, distinct, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
@@ -152,6 +152,15 @@ class Comparisons:
                 ).group_by(comparisons.c.pair_key)
                 found |= {row.pair_key: row.comparison_id for row in connection.execute(first)}
         return found
+
+    def splits(self, only_given: bool = False) -> list[tuple[str, str | None, str | None, str, str]]:
+        """Each combination of prompt id, split group and split once, with one comparison that has it and how its prompt begins; of those
+        alone that were given a group or a split, where so asked. Reads every comparison."""
+        of = (comparisons.c.prompt_id, comparisons.c.split_group, comparisons.c.split)
+        wanted = select(*of, func.min(comparisons.c.comparison_id), func.min(func.substr(comparisons.c.prompt, 1, 100))).group_by(*of)
+        given = (or_(comparisons.c.split.is_not(None), comparisons.c.split_group.is_not(None)),) if only_given else ()
+        with self._database.reading() as connection:
+            return [row._tuple() for row in connection.execute(wanted.where(self._database.mine(comparisons), *given).order_by(*of))]
 
     def open_for(self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100) -> pd.DataFrame:
         """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.

@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, and_, bindparam, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, and_, bindparam, func, literal, literal_column, or_, select
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import scope_of, scoped
+from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
 from rlhf_pipeline.store.schema import assignments, comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
@@ -37,11 +37,11 @@ class Hand:
     now: datetime
 
     def held(self) -> list[Assignment]:
-        return [assignment_of(row) for row in self.connection.execute(_HELD, self._asked()).mappings()]
+        return [assignment_of(row._asdict()) for row in _HELD.rows(self.connection, self._asked())]
 
     def n_held(self) -> tuple[int, int]:
         """Cards on the table, and how many of them hold a slot."""
-        row = self.connection.execute(_N_HELD, self._asked()).one()
+        row = _N_HELD.rows(self.connection, self._asked())[0]
         return row[0], row[1]
 
     def draw(self, n: int) -> list[Assignment]:
@@ -53,7 +53,7 @@ class Hand:
         n = min(n, self.allowed())
         if n == 0:
             return []
-        last = self.connection.execute(_LAST, self._asked()).scalar() or 0
+        last = _LAST.scalar(self.connection, self._asked()) or 0
         cards = self._leased(self._again(n, last))
         if len(cards) < n:
             cards += self._leased(self._new(n - len(cards), last))
@@ -63,29 +63,29 @@ class Hand:
         """Cards the day's cap leaves, those already held counted."""
         if self.rules.max_votes_per_day is None:
             return 2**31
-        used = self.connection.execute(_USED, self._asked(midnight=self._midnight())).scalar_one()
+        used: int = _USED.scalar(self.connection, self._asked(midnight=self._midnight()))
         return max(0, self.rules.max_votes_per_day - used)
 
     def n_open(self, most: int) -> int:
         """Comparisons with a free slot that this annotator has not met, at most `most`."""
-        return int(self.connection.execute(_N_OPEN, self._asked(most=most)).scalar_one())
+        return int(_N_OPEN.scalar(self.connection, self._asked(most=most)))
 
     def n_without_slot(self) -> int:
         """Cards that were judged today and took no slot: repeats and gold."""
-        return int(self.connection.execute(_N_WITHOUT_SLOT, self._asked(midnight=self._midnight())).scalar_one())
+        return int(_N_WITHOUT_SLOT.scalar(self.connection, self._asked(midnight=self._midnight())))
 
     def why_empty(self) -> Reason:
         """Asked where nothing is open for this annotator."""
-        if self.connection.execute(_UNFINISHED, self._asked()).first() is not None:
+        if _UNFINISHED.first(self.connection, self._asked()) is not None:
             return "others_hold_them"
-        if self.connection.execute(_JUDGED, self._asked()).first() is not None:
+        if _JUDGED.first(self.connection, self._asked()) is not None:
             return "all_judged_by_you"
-        return "all_judged" if self.connection.execute(_OFFERED, self._asked()).first() else "no_comparisons"
+        return "all_judged" if _OFFERED.first(self.connection, self._asked()) else "no_comparisons"
 
     def _again(self, n: int, last: int) -> list[CardRow]:
         """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot of the comparison is free."""
-        rows = self.connection.execute(_GONE, self._asked(since=last - COMES_AGAIN, most=n)).mappings()
-        cards = [{**row, "is_known": True} for row in rows]
+        rows = _GONE.rows(self.connection, self._asked(since=last - COMES_AGAIN, most=n))
+        cards = [{**row._asdict(), "is_known": True} for row in rows]
         for card in cards:
             free = card.pop("free_slot")
             card["slot_no"] = None if card["kind"] == AssignmentKind.REPEAT else free
@@ -140,10 +140,10 @@ class Hand:
     @cached_property
     def _repeatable(self) -> list[tuple[str, bool]]:
         """(comparison, sides of its first card) of the oldest cards that may be repeated, in the order drawn. Read once for a hand."""
-        before = self.connection.execute(_SETTLED, self._asked(skipped=self.rules.repeat_after - 1)).scalar()
+        before = _SETTLED.scalar(self.connection, self._asked(skipped=self.rules.repeat_after - 1))
         if before is None:
             return []
-        rows = self.connection.execute(_REPEATABLE, self._asked(before=before, most=REPEATS_FROM)).all()
+        rows = _REPEATABLE.rows(self.connection, self._asked(before=before, most=REPEATS_FROM))
         return sorted([(c, is_swapped) for c, is_swapped in rows], key=lambda card: self._drawn_number("repeats", card[0]))
 
     def _gold(self, drawn: Container[str]) -> CardRow | None:
@@ -157,20 +157,20 @@ class Hand:
     @cached_property
     def _golden(self) -> dict[str, int | None]:
         """comparison -> a free slot of it, in the order drawn. Read once for a hand."""
-        rows = self.connection.execute(_GOLDEN, self._asked(most=WINDOW)).all()
+        rows = _GOLDEN.rows(self.connection, self._asked(most=WINDOW))
         return {c: free_slot for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))}
 
     def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
         """One that was given back or ran out long ago comes with its sides."""
-        before = self.connection.execute(_KNOWN, self._asked(comparison=comparison_id, pass_no=pass_no)).mappings().one_or_none()
+        before = _KNOWN.first(self.connection, self._asked(comparison=comparison_id, pass_no=pass_no))
         if before is None:
             return self._card(comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no)
-        return {**before, "kind": kind.value, "slot_no": slot_no, "is_known": True}
+        return {**before._asdict(), "kind": kind.value, "slot_no": slot_no, "is_known": True}
 
     def _normal(self, n: int) -> Iterator[CardRow]:
         """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
-        free: dict[str, Row[Any]] = {}
-        for row in self.connection.execute(_OPEN, self._asked(most=(WINDOW + n) * self.rules.overlap)).all():
+        free: dict[str, Any] = {}
+        for row in _OPEN.rows(self.connection, self._asked(most=(WINDOW + n) * self.rules.overlap)):
             free.setdefault(row[0], row)
         for c in sorted(free, key=lambda c: (free[c].priority, self._drawn_number("order", c))):
             own = free[c]  # a card given back or run out long ago comes with its sides
@@ -190,11 +190,8 @@ class Hand:
             "is_known": False,
         }
 
-    def _write(self, statement: Any, cards: Sequence[CardRow]) -> None:
-        if cards:
-            self.connection.execute(
-                statement, [scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN}) for card in cards]
-            )
+    def _write(self, statement: Prepared, cards: Sequence[CardRow]) -> None:
+        statement.write(self.connection, [scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN}) for card in cards])
 
     def _midnight(self) -> datetime:
         return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -203,7 +200,7 @@ class Hand:
         return bool(self._drawn_number("side", comparison_id) & 1)
 
     def _drawn_number(self, what: str, of: str | int) -> int:
-        return int.from_bytes(hashlib.sha256(f"{what}/{self._drawn_by}/{of}".encode()).digest()[:6])
+        return _number_of(f"{what}/{self._drawn_by}/{of}")
 
     @cached_property
     def _drawn_by(self) -> str:
@@ -213,13 +210,18 @@ class Hand:
         return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)
 
 
+@lru_cache(maxsize=65_536)  # the next lease draws among much the same cards
+def _number_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
+
+
 def assignment_of(row: Any) -> Assignment:
     """The record of a stored assignment."""
     return Assignment.model_validate({name: row[name] for name in Assignment.model_fields})
 
 
 def is_unfinished() -> ColumnElement[bool]:
-    return slots.c.state != literal("done", literal_execute=True)  # word for word as the index says it, or SQLite does not use it
+    return slots.c.state != literal_column("'done'")  # word for word as the index says it, or SQLite does not use it
 
 
 def is_free(now: Any) -> ColumnElement[bool]:
@@ -317,54 +319,60 @@ def _repeatable() -> Select[Any]:
 _WRITTEN = (
     "assignment_id", "comparison_id", "kind", "n", "state", "leased_at", "leased_until", "settled_at", "slot_no",
 )  # fmt: skip
-_HELD = select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n)
-_N_HELD = select(func.count(), func.count(assignments.c.slot_no)).where(_mine(assignments), _is_held(assignments))
-_GONE = _gone()
-_LAST = select(func.max(assignments.c.n)).where(_mine(assignments))
-_JUDGED = select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1)
+_HELD = Prepared(select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n))
+_N_HELD = Prepared(select(func.count(), func.count(assignments.c.slot_no)).where(_mine(assignments), _is_held(assignments)))
+_GONE = Prepared(_gone())
+_LAST = Prepared(select(func.max(assignments.c.n)).where(_mine(assignments)))
+_JUDGED = Prepared(select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1))
 _VOTED_TODAY = and_(assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight"))
-_USED = select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments)))
-_N_WITHOUT_SLOT = select(func.count()).where(
-    _mine(assignments),
-    or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
-    assignments.c.settled_at >= bindparam("midnight"),
-    assignments.c.slot_no.is_(None),
+_USED = Prepared(select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments))))
+_N_WITHOUT_SLOT = Prepared(
+    select(func.count()).where(
+        _mine(assignments),
+        or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
+        assignments.c.settled_at >= bindparam("midnight"),
+        assignments.c.slot_no.is_(None),
+    )
 )
-_SETTLED = (
+_SETTLED = Prepared(
     select(assignments.c.settled_at)
     .where(_mine(assignments), assignments.c.state == "voted")
     .order_by(assignments.c.settled_at.desc())
     .offset(bindparam("skipped"))
     .limit(1)
 )
-_REPEATABLE = _repeatable()
-_GOLDEN = (
+_REPEATABLE = Prepared(_repeatable())
+_GOLDEN = Prepared(
     select(comparisons.c.comparison_id, _free_slot(comparisons.c.comparison_id).label("free_slot"))
     .where(scoped(comparisons), comparisons.c.gold.is_not(None), _is_strangers(), ~_is_met(comparisons.c.comparison_id))
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
-_OPEN = _open()
-_N_OPEN = select(func.count()).select_from(
-    _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()
+_OPEN = Prepared(_open())
+_N_OPEN = Prepared(
+    select(func.count()).select_from(
+        _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()
+    )
 )
-_UNFINISHED = _slots(slots.c.comparison_id).limit(1)
-_OFFERED = (
+_UNFINISHED = Prepared(_slots(slots.c.comparison_id).limit(1))
+_OFFERED = Prepared(
     select(literal(1))
     .select_from(slots)
     .join(comparisons, and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id))
     .where(scoped(slots), _is_strangers())
     .limit(1)
 )
-_KNOWN = select(assignments).where(
-    _mine(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.pass_no == bindparam("pass_no")
+_KNOWN = Prepared(
+    select(assignments).where(
+        _mine(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.pass_no == bindparam("pass_no")
+    )
 )
-_LEASE_AGAIN = (
+_LEASE_AGAIN = Prepared(
     assignments.update()
     .where(scoped(assignments), assignments.c.assignment_id == bindparam("its_assignment_id"))
     .values({name: bindparam(f"its_{name}") for name in _WRITTEN[2:]})
 )
-_CLAIM = (
+_CLAIM = Prepared(
     slots.update()
     .where(scoped(slots), slots.c.comparison_id == bindparam("its_comparison_id"), slots.c.slot_no == bindparam("its_slot_no"))
     .values(state="leased", assignment_id=bindparam("its_assignment_id"), leased_until=bindparam("its_leased_until"))

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
 
 Kind = Literal["api", "session", "login"]
@@ -105,16 +106,11 @@ class Tokens:
             ledger.append(actor=actor, action="tokens.revoke", object_id=found[0][:16], digest=content_hash("tokens.revoke", found[0][:16]))
 
     def _holding(self, secret: str) -> Token | None:
-        wanted = (
-            select(tokens)
-            .join(users, and_(self._database.mine(users), users.c.user_id == tokens.c.user_id))
-            .where(self._database.mine(tokens), tokens.c.token_hash == _hash(secret), users.c.disabled_at.is_(None))
-        )
         with self._database.reading() as connection:
-            row = connection.execute(wanted).mappings().one_or_none()
-        if row is None or row["revoked_at"] is not None or row["expires_at"] <= self._database.clock.now():
+            row = _OF_ENABLED.first(connection, scope_of(self._database, hash=_hash(secret)))
+        if row is None or row.revoked_at is not None or row.expires_at <= self._database.clock.now():
             return None
-        return _token(dict(row))
+        return _token(row._asdict())
 
 
 class FailedLogins:
@@ -152,7 +148,7 @@ class FailedLogins:
     def _wait_s(self, connection: Connection, now: datetime, who: Sequence[str]) -> float:
         wanted = select(failed_logins).where(self._database.mine(failed_logins), failed_logins.c.who.in_([_hash(w) for w in who]))
         rows = connection.execute(wanted).all()
-        return max((max(0.0, (_may_try_at(r.n_failed, r.last_failed_at) - now).total_seconds()) for r in rows), default=0.0)
+        return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
 
     def forget(self, *who: str) -> None:
         """After a login that succeeded."""
@@ -161,11 +157,18 @@ class FailedLogins:
             connection.execute(failed_logins.delete().where(these))
 
 
-def _may_try_at(n_failed: int, last: datetime) -> datetime:
-    if n_failed < TRIES:
-        return last
+_OF_ENABLED = Prepared(  # asked twice a second for everybody who works
+    select(tokens)
+    .join(users, and_(scoped(users), users.c.user_id == tokens.c.user_id))
+    .where(scoped(tokens), tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))
+)
+
+
+def _wait_after(n_failed: int, last: datetime, now: datetime) -> float:
+    if n_failed < TRIES:  # also where `last` lies after `now`: of many tries at once, one may be written before one that began earlier
+        return 0.0
     wait: timedelta = timedelta(seconds=30) * int(2 ** min(10, n_failed - TRIES))
-    return last + min(LONGEST_WAIT, wait)
+    return max(0.0, (last + min(LONGEST_WAIT, wait) - now).total_seconds())
 
 
 def _hash(secret: str) -> str:

@@ -1,15 +1,16 @@
 """Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand in this table and nowhere else."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
 from rlhf_pipeline.store.schema import role_grants, tokens, users
 
 
@@ -154,10 +155,11 @@ class Users:
         connection.execute(tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now()))
 
     def _one(self, connection: Connection, user_id: str) -> User:
-        found = self._read(connection, users.c.user_id == user_id)
-        if not found:
+        of_user = scope_of(self._database, user=user_id)
+        row = _ONE.first(connection, of_user)
+        if row is None:
             raise NotFound(f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users list` names them.")
-        return found[0]
+        return _user(row._asdict(), [Role(grant.role) for grant in _ROLES.rows(connection, of_user)])
 
     def _refuse_last_admin(self, connection: Connection, user_id: str) -> None:
         admins = (
@@ -171,24 +173,29 @@ class Users:
     def _read(self, connection: Connection, *conditions: Any) -> list[User]:
         wanted = select(users).where(self._database.mine(users), *conditions).order_by(users.c.email)
         rows = connection.execute(wanted).mappings().all()
-        ids = [row["user_id"] for row in rows]
         granted = select(role_grants.c.user_id, role_grants.c.role).where(self._database.mine(role_grants))
-        if len(ids) == 1:
-            granted = granted.where(role_grants.c.user_id == ids[0])
+        if len(rows) == 1:
+            granted = granted.where(role_grants.c.user_id == rows[0]["user_id"])
         roles: dict[str, list[Role]] = {}
         for grant in connection.execute(granted):
             roles.setdefault(grant.user_id, []).append(Role(grant.role))
-        return [
-            User(
-                **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},
-                roles=tuple(sorted(roles.get(row["user_id"], []))),
-                has_password=row["password_hash"] is not None,
-            )
-            for row in rows
-        ]
+        return [_user(dict(row), roles.get(row["user_id"], [])) for row in rows]
 
     def _write(self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]) -> None:
         ledger.append(actor=actor, action=action, object_id=user_id, digest=content_hash(action, user_id, what))
+
+
+# Asked twice a second for everybody who works.
+_ONE = Prepared(select(users).where(scoped(users), users.c.user_id == bindparam("user")))
+_ROLES = Prepared(select(role_grants.c.role).where(scoped(role_grants), role_grants.c.user_id == bindparam("user")))
+
+
+def _user(row: Mapping[str, Any], roles: Sequence[Role]) -> User:
+    return User(
+        **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},
+        roles=tuple(sorted(roles)),
+        has_password=row["password_hash"] is not None,
+    )
 
 
 def _normal(email: str) -> str:

@@ -243,6 +243,14 @@ class Votes(VoteLists):
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
 
+    def with_seqs(self, seqs: Sequence[int]) -> pd.DataFrame:
+        """VOTES_AS_CAST of these as they stand now, newest first; unknown ones are left out."""
+        rows: list[Row[Any]] = []
+        with self._database.reading() as connection:
+            for some in batches(sorted(set(seqs)), MAX_ROWS):
+                rows += connection.execute(self._as_cast(LATEST).where(votes.c.seq.in_(some))).all()
+        return frame_of(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
+
     def search(self, text: str, *, before_seq: int | None = None, limit: int = 50) -> tuple[pd.DataFrame, int | None]:
         """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next page (None at the beginning).
 
@@ -277,11 +285,12 @@ class Votes(VoteLists):
     def _imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
         return and_(self._database.mine(votes), votes.c.day.in_(list(days)), votes.c.origin == "import", votes.c.voted_at.is_not(None))
 
-    def repeat_passes(self, days: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
+    def repeat_passes(self, days: Sequence[str], *, up_to_seq: int | None = None, since_seq: int | None = None) -> pd.DataFrame:
         """Judgements that an annotator made again on the same comparison, sides unchanged: a row per later pass cast on `days`.
 
         Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first, choice: the last revision of the first pass and
-        that of the later one, as they stood at `up_to_seq` (default: now), in order of seq.
+        that of the later one, as they stood at `up_to_seq` (default: now), in order of seq. With `since_seq` only those whose first
+        pass is that vote or a later one: who judged before a change of taste and again since repeats nothing.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         again, first, revised = votes.alias("again"), votes.alias("first"), votes.alias("revised")
@@ -315,6 +324,7 @@ class Votes(VoteLists):
                 again.c.pass_no > 1,
                 again.c.day.in_(sorted(set(days))),
                 again.c.seq <= limit,
+                first.c.seq >= (since_seq or 0),
                 is_last_revision_of(again),
                 is_last_revision_of(first),
             )

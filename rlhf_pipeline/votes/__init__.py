@@ -3,18 +3,19 @@
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
-from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings
+from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings, shown_ceiling
 from rlhf_pipeline.votes.chance_corrected import PAIRWISE_KAPPA, fleiss_kappa, krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
+from rlhf_pipeline.votes.eras import apart
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.latest import latest_pairs
-from rlhf_pipeline.votes.learning import LearntAnnotators, judged_ids, last_words, learn_annotators
+from rlhf_pipeline.votes.learning import LearntAnnotators, judged_ids, last_words, learn_annotators, training_labels
 from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
-from rlhf_pipeline.votes.splits import SPLITS, split_of
+from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
 from rlhf_pipeline.votes.test_split import Opening, n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.training_data import training_rows
 
@@ -42,12 +43,14 @@ __all__ = [
     "adjudication",
     "agreement",
     "annotator_figures",
+    "apart",
     "by_people",
     "ceiling_of_agreement",
     "ceilings",
     "consensus",
     "count_pairs",
     "dawid_skene",
+    "divided_prompts",
     "fleiss_kappa",
     "gold_ceiling",
     "gold_pairs",
@@ -64,7 +67,9 @@ __all__ = [
     "pairwise_kappa",
     "preference_pairs",
     "resampled_sums",
+    "shown_ceiling",
     "split_of",
     "to_log",
+    "training_labels",
     "training_rows",
 ]

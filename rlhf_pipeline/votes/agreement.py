@@ -52,7 +52,7 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None, *, pas
         n_overlapping=int((first.groupby("comparison_id")["annotator_id"].nunique() >= 2).sum()),
         share_of_ties=n_ties / len(judged) if len(judged) else None,
         raw_agreement=_raw_agreement(first, params),
-        self_consistency=_self_consistency(judged, passes, params),
+        self_consistency=self_consistency(votes, params, passes=passes),
         noise_ceiling=noise_ceiling(votes, params),
     )
 
@@ -101,18 +101,17 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
 def judged_again(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
     """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an original that its annotator judged too,
     and per later pass. Raises FrameError."""
-    return _again(_judged(votes), passes)
+    later = [] if passes is None else [_of_passes(passes)]
+    return pd.concat([_on_repeats(_judged(votes)), *later], ignore_index=True)
 
 
-def _again(judged: pd.DataFrame, passes: pd.DataFrame | None) -> pd.DataFrame:
-    return pd.concat([_on_repeats(judged), *([_of_passes(passes)] if passes is not None else [])], ignore_index=True)
-
-
-def _self_consistency(judged: pd.DataFrame, passes: pd.DataFrame | None, params: BootstrapParams) -> Interval | None:
-    again = _again(judged, passes)
+def self_consistency(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Interval | None:
+    """How often an annotator judges the same two completions the same again; None where nobody did. As in `agreement`."""
+    again = judged_again(votes, passes)
     if again.empty:
         return None
-    return interval_of_mean(again["same"].to_numpy(dtype=bool), groups=again["prompt_id"].to_numpy(), params=params)
+    same, groups = again["same"].to_numpy(dtype=bool), again["prompt_id"].to_numpy()
+    return interval_of_mean(same, groups=groups, params=params or AgreementParams())
 
 
 def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:

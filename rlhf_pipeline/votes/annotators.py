@@ -4,7 +4,8 @@
     self_consistency             the same two completions again, the same judgement
     median_seconds               of the votes that say how long they took
     too_fast                     share of them given faster than anybody reads both completions
-    same_as_before               share of votes that say what the one before said, as shown: left, right or neither (straight-lining)
+    same_as_before               share of votes that say what the one before said, as shown: left, right or neither (straight-lining);
+                                 of two whose sides, if they took one, are known
     gold_accuracy                first judgements of comparisons whose right choice is known
     mean_confidence, brier       stated confidence against the side that most of the others took, ties left out
     confidence_gap               mean_confidence less the share of those sides that were right; above 0 is too sure
@@ -53,7 +54,7 @@ ANNOTATOR_FIGURES = FrameSchema(
         **_measure("median_seconds", "median of these times", low=0.0),
         "n_read": integer("of them those whose completions are known", low=0),
         **_measure("too_fast", "share of them faster than anybody reads both completions", **UNIT),
-        "n_followed": integer("votes with one before", low=0),
+        "n_followed": integer("votes with one before, sides of both known", low=0),
         **_measure("same_as_before", "share of them that say the same, as shown: left, right or neither", **UNIT),
         "n_gold": integer("first judgements of comparisons with a known right choice", low=0),
         **_measure("gold_accuracy", "share of them that are right", **UNIT),
@@ -95,9 +96,9 @@ def annotator_figures(
     """
     params = params or FiguresParams()
     judged = by_people(check_frame(votes, VOTES))
-    judged = judged[judged["choice"] != Choice.SKIP]
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
+    judged = judged[(judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)]  # who judged flagged ones alone is not known
     tell = _Teller(names, params.level)
     again = judged_again(judged, None if passes is None else passes[passes["annotator_id"].isin(names)])
     told = _with_efforts(judged, efforts)
@@ -196,12 +197,13 @@ def _too_fast(timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: fl
 
 
 def _same_as_before(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """In the order of seq; where no card was dealt, a stood left."""
+    """In the order of seq; a vote for a side counts only where it is known which stood left."""
     ordered = judged.sort_values(["annotator_id", "seq"])
-    side = ordered["choice"].map({Choice.A: 1, Choice.B: -1}).fillna(0)
-    shown = side.where(~ordered["is_swapped"].fillna(False).astype(bool), -side)
+    side = ordered["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
+    is_known = ordered["is_swapped"].notna() | (side == 0)
+    shown = side.where(~ordered["is_swapped"].fillna(False).astype(bool), -side).where(is_known)
     before = shown.groupby(ordered["annotator_id"]).shift()
-    followed = before.notna()
+    followed = before.notna() & shown.notna()
     return ordered.loc[followed, "annotator_id"], shown[followed] == before[followed]
 
 

@@ -3,12 +3,18 @@
 Where a share p of all annotators prefers a, nobody's prediction agrees with more than max(p, 1 - p) of their votes. The mean of that over
 comparisons is the noise ceiling. It lies between two figures that votes give:
 
-- `at_least`: one vote against the majority of the others on its comparison. Few others are a worse judge than all.
+- `at_least`: one vote against the majority of the others on its comparison, half right where these are split. Few others are a worse judge
+  than all.
 - `at_most`: from how often two annotators take the same side. That is E[p² + (1 - p)²], and E[max(p, 1 - p)] is at most
   (1 + sqrt(2 agreement - 1)) / 2, with equality where all comparisons are equally hard.
 
-`from_repeats` puts how often annotators repeat themselves into the same formula: what is lost to carelessness alone, not to differing tastes.
-Its difference to the others is what annotators really disagree on. Ties take no side and are left out throughout.
+`estimate` lies between them, from the distribution of p over comparisons, see `mixture`. Few votes on each tell little of where, so its
+interval spans those of both (Manski 2003: what the data do not identify is told as such).
+
+`from_repeats` puts how often annotators repeat themselves into the formula of `at_most`: what is lost to carelessness alone, not to differing
+tastes. Its difference to the others is what annotators really disagree on. Ties take no side and are left out throughout.
+
+`shown_ceiling` is the one figure that stands beside an accuracy, wherever one is shown.
 """
 
 import math
@@ -19,12 +25,13 @@ import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.agreement import AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.agreement import AgreementParams, self_consistency
 from rlhf_pipeline.votes.intervals import interval_of_mean
+from rlhf_pipeline.votes.mixture import mean_decidedness
 from rlhf_pipeline.votes.people import by_people
 
 ALL = "all"
-MEASURES = ("at_least", "at_most", "from_repeats")
+MEASURES = ("estimate", "at_least", "at_most", "from_repeats")
 UNIT = {"low": 0.0, "high": 1.0}
 
 CEILINGS = FrameSchema(
@@ -35,6 +42,7 @@ CEILINGS = FrameSchema(
         **{
             f"{measure}{end}": number(f"{what}; missing where nothing {why}", nullable=True, **UNIT)
             for measure, what, why in (
+                ("estimate", "between at_least and at_most", "overlaps"),
                 ("at_least", "one vote against the majority of the others", "overlaps"),
                 ("at_most", "from the agreement of two annotators", "overlaps"),
                 ("from_repeats", "from annotators' agreement with themselves", "was repeated"),
@@ -51,6 +59,21 @@ def ceiling_of_agreement(agreement: float) -> float:
     return (1 + math.sqrt(max(0.0, 2 * agreement - 1))) / 2
 
 
+def shown_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Interval | None:
+    """The noise ceiling beside an accuracy against these VOTES: from overlaps (`estimate`), else from repeats, and then it says so.
+
+    From repeats alone it is a ceiling for who learns one annotator's taste: that tastes differ is not in it. None where nothing overlaps
+    and nobody judged anything again. `passes` as in `agreement`. Intervals are bootstraps over prompts. Raises FrameError.
+    """
+    params = params or AgreementParams()
+    sided = _sided(votes)
+    overlapping = _estimate(sided, params)
+    if overlapping is not None:
+        return overlapping
+    repeated = _from_repeats(sided, passes, params)
+    return None if repeated is None else repeated.model_copy(update={"basis": "repeats"})
+
+
 def ceilings(
     votes: pd.DataFrame,
     groups: Mapping[str, Hashable] | None = None,
@@ -60,24 +83,45 @@ def ceilings(
 ) -> pd.DataFrame:
     """CEILINGS of a VOTES frame: of all, then of each group, by name. `groups` maps comparison ids, those without stay in 'all' alone.
 
-    Intervals are bootstraps over prompts. `passes` as in `agreement`; they have no group of their own and count in 'all'.
+    Intervals are bootstraps over prompts. `passes` as in `agreement`; without a column comparison_id they have no group and count in
+    'all' alone. Raises FrameError.
     """
-    params = params or AgreementParams()
-    checked = by_people(check_frame(votes, VOTES))
-    sided = checked[checked["choice"].isin([Choice.A, Choice.B])]
+    params, sided = params or AgreementParams(), _sided(votes)
     rows = [_row(ALL, sided, passes, params)]
     if groups is not None:
-        about = sided["repeat_of"].fillna(sided["comparison_id"])
-        named = about.map({comparison: str(group) for comparison, group in groups.items()})
-        rows += [_row(str(name), sided[named == name], None, params) for name in sorted(named.dropna().unique())]
+        names = {comparison: str(group) for comparison, group in groups.items()}
+        named, again = names_about(sided, names), None if passes is None or "comparison_id" not in passes else passes
+        for name in sorted(named.dropna().unique()):
+            its = None if again is None else again[names_about(again, names) == name]
+            rows.append(_row(str(name), sided[named == name], its, params))
     return check_frame(pd.DataFrame(rows, columns=list(CEILINGS.columns)), CEILINGS)
 
 
-def _row(name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams) -> dict[str, object]:
+def names_about(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
+    """The group of the comparison each vote or pass is about: of a repeat, of the one it repeats; missing where that has none."""
+    about = judged["comparison_id"] if "repeat_of" not in judged else judged["repeat_of"].fillna(judged["comparison_id"])
+    return about.map(dict(names))
+
+
+def _sided(votes: pd.DataFrame) -> pd.DataFrame:
+    checked = by_people(check_frame(votes, VOTES))
+    return checked[checked["choice"].isin([Choice.A, Choice.B])]
+
+
+def _from_repeats(sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams) -> Interval | None:
     if passes is not None:
         passes = passes[passes["choice"].isin([Choice.A, Choice.B]) & passes["choice_first"].isin([Choice.A, Choice.B])]
-    themselves = agreement(sided, params, passes=passes).self_consistency if len(sided) else None
-    found = {"at_least": noise_ceiling(sided, params), "at_most": _mapped(_pairs(sided, params)), "from_repeats": _mapped(themselves)}
+    return _mapped(self_consistency(sided, params, passes=passes))
+
+
+def _row(name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams) -> dict[str, object]:
+    counted = _counted(sided)
+    found = {
+        "estimate": _estimate(sided, params),
+        "at_least": _against_others(counted, params),
+        "at_most": _mapped(_pairs(counted, params)),
+        "from_repeats": _from_repeats(sided, passes, params),
+    }
     row: dict[str, object] = {"group": name, "n_votes": len(sided)}
     for measure, interval in found.items():
         ends = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
@@ -85,20 +129,43 @@ def _row(name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: Ag
     return row
 
 
-def _pairs(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """How often two annotators of one comparison take the same side, each pair of votes weighing the same."""
-    first = sided[sided["repeat_of"].isna()]
-    if first.empty:
+def _estimate(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
+    counted = _counted(sided)
+    least, most = _against_others(counted, params), _mapped(_pairs(counted, params))
+    if least is None or most is None:
         return None
-    of = (first["choice"] == Choice.A).groupby(first["comparison_id"])
-    n, n_a = of.size().to_numpy(dtype=np.float64), of.sum().to_numpy(dtype=np.float64)
+    n, k = counted["n"].to_numpy(), counted["n_a"].to_numpy()
+    (of, fewer), times = np.unique(np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True)
+    value = float(np.clip(mean_decidedness(of, fewer, times), least.value, max(least.value, most.value)))
+    return least.model_copy(update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)})
+
+
+def _against_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+    """Each vote weighs the same. Leaving out votes whose others are split, as `noise_ceiling` does, would leave out what is hard to say."""
+    if counted.empty:
+        return None
+    n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
+    right = [of * (0.5 + 0.5 * np.sign(of - 1 - (n - of))) for of in (n_a, n - n_a)]
+    of_votes = interval_of_mean((right[0] + right[1]) / n, groups=counted["prompt_id"].to_numpy(), weights=n, params=params)
+    return of_votes.model_copy(update={"n": int(n.sum())})
+
+
+def _counted(sided: pd.DataFrame) -> pd.DataFrame:
+    """prompt_id, votes and those for a of each comparison that several annotators took sides on, first passes."""
+    first = sided[sided["repeat_of"].isna()]
+    of = first.assign(is_a=(first["choice"] == Choice.A).astype("int64")).groupby("comparison_id")
+    counted = of.agg(prompt_id=("prompt_id", "first"), n=("is_a", "size"), n_a=("is_a", "sum"))
+    return counted[counted["n"] >= 2]
+
+
+def _pairs(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+    """How often two annotators of one comparison take the same side, each pair of votes weighing the same."""
+    if counted.empty:
+        return None
+    n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
     pairs = n * (n - 1) / 2
     same = (n_a * (n_a - 1) + (n - n_a) * (n - n_a - 1)) / 2
-    some = pairs > 0
-    if not some.any():
-        return None
-    prompts = first.groupby("comparison_id")["prompt_id"].first().to_numpy()
-    return interval_of_mean(same[some] / pairs[some], groups=prompts[some], weights=pairs[some], params=params)
+    return interval_of_mean(same / pairs, groups=counted["prompt_id"].to_numpy(), weights=pairs, params=params)
 
 
 def _mapped(interval: Interval | None) -> Interval | None:

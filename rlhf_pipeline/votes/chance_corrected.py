@@ -3,7 +3,12 @@
 What counts as one answer: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats, which show the sides swapped, are left
 out. Kappas and alpha are 1 where all agree, 0 where they agree as often as chance, None where nothing can be said: no comparison has
 two votes, or everybody always gave the same answer, which chance alone explains.
+
+Where every comparison has the same agreement (all agree, or all are split alike), so has every resample, and a bootstrap would claim
+certainty of six as of six thousand. There the ends are Wilson's of the agreement for the number of prompts, corrected by the same chance.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +20,12 @@ from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, percenti
 from rlhf_pipeline.votes.people import by_people
 
 Floats = npt.NDArray[np.float64]
+Agreements = tuple[Floats, Floats]  # of each row of sums: how often two votes on a comparison agree, and how often they would by chance
 
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
 N_ANSWERS = 3
 MOST_ANNOTATORS = 300
+SAME = 1e-9  # agreements that differ by rounding alone
 
 PAIRWISE_KAPPA = FrameSchema(
     "pairwise_kappa",
@@ -37,12 +44,12 @@ PAIRWISE_KAPPA = FrameSchema(
 
 def krippendorff_alpha(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
     """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws prompts (Krippendorff 2011)."""
-    return _measured(votes, _alpha_parts, _alpha, params)
+    return _measured(votes, _alpha_parts, _of_alpha, params)
 
 
 def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
     """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same (Fleiss 1971); the bootstrap draws prompts."""
-    return _measured(votes, _fleiss_parts, _fleiss, params)
+    return _measured(votes, _fleiss_parts, _of_fleiss, params)
 
 
 def pairwise_kappa(votes: pd.DataFrame, *, min_overlap: int = 10, most_annotators: int = MOST_ANNOTATORS) -> pd.DataFrame:
@@ -87,7 +94,9 @@ def pairwise_kappa(votes: pd.DataFrame, *, min_overlap: int = 10, most_annotator
     return check_frame(frame, PAIRWISE_KAPPA)
 
 
-def _measured(votes: pd.DataFrame, parts_of, measure, params: BootstrapParams | None) -> Interval | None:  # type: ignore[no-untyped-def]
+def _measured(
+    votes: pd.DataFrame, parts_of: Callable[[Floats], Floats], measure: Callable[[Floats], Agreements], params: BootstrapParams | None
+) -> Interval | None:
     params = params or BootstrapParams()
     judged = _judged(votes)
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
@@ -97,12 +106,18 @@ def _measured(votes: pd.DataFrame, parts_of, measure, params: BootstrapParams | 
     if not overlapping.any():
         return None
     parts = parts_of(counts[overlapping])
-    value = float(measure(parts.sum(axis=0)[None])[0])
+    agreement, by_chance = measure(parts.sum(axis=0)[None])
+    value = float(_beyond(agreement, by_chance)[0])
     if np.isnan(value):
         return None
     index = group_index(prompts[overlapping], int(overlapping.sum()))
-    resampled = measure(resampled_totals(parts, index, params))
-    return percentiles(value, resampled, int(overlapping.sum()), params, int(index.max()) + 1)
+    n_groups = int(index.max()) + 1
+    found = percentiles(value, _beyond(*measure(resampled_totals(parts, index, params))), int(overlapping.sum()), params, n_groups)
+    each, _ = measure(parts)
+    if np.ptp(each) > SAME:
+        return found
+    low, high = (float(_beyond(end, by_chance)[0]) for end in wilson_bounds(agreement, n_groups, params.level))
+    return found.model_copy(update={"low": max(-1.0, min(low, found.low)), "high": min(1.0, max(high, found.high))})
 
 
 def _judged(votes: pd.DataFrame) -> pd.DataFrame:
@@ -120,12 +135,11 @@ def _alpha_parts(counts: Floats) -> Floats:
     return np.column_stack([equal, counts])
 
 
-def _alpha(sums: Floats) -> Floats:
+def _of_alpha(sums: Floats) -> Agreements:
     equal, given = sums[:, 0], sums[:, 1:]
     n = given.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        expected = (n**2 - (given**2).sum(axis=1)) / (n - 1)
-        return np.where(expected > 0, 1 - (n - equal) / expected, np.nan)
+    # Two of all answers drawn without putting the first back.
+    return equal / n, 1 - (n**2 - (given**2).sum(axis=1)) / (n * (n - 1))
 
 
 def _fleiss_parts(counts: Floats) -> Floats:
@@ -133,9 +147,9 @@ def _fleiss_parts(counts: Floats) -> Floats:
     return np.column_stack([(counts * (counts - 1)).sum(axis=1) / (n * (n - 1)), np.ones(len(counts)), counts])
 
 
-def _fleiss(sums: Floats) -> Floats:
+def _of_fleiss(sums: Floats) -> Agreements:
     share = sums[:, 2:] / sums[:, 2:].sum(axis=1, keepdims=True)
-    return _beyond(sums[:, 0] / sums[:, 1], (share**2).sum(axis=1))
+    return sums[:, 0] / sums[:, 1], (share**2).sum(axis=1)
 
 
 def _beyond(agreement: Floats, by_chance: Floats) -> Floats:

@@ -8,7 +8,7 @@ from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_fra
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.votes.people import by_people
-from rlhf_pipeline.votes.splits import split_of
+from rlhf_pipeline.votes.splits import splits_of
 
 MARGIN = 0.5  # of a label without votes: that of votes without strength
 
@@ -25,7 +25,6 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
     if known.empty:
         return PREFERENCE_PAIRS.empty()
     is_a = known["gold"] == "a"
-    group = known["split_group"].fillna(known["prompt_id"])
     pairs = pd.DataFrame(
         {
             "day": known["day"],
@@ -40,7 +39,7 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
             "chosen_side": known["gold"],
             "annotator_kind": AnnotatorKind.HUMAN.value,
             "category": known["category"],
-            "split": known["split"].fillna(group.map({name: split_of(name) for name in group.unique()})),
+            "split": splits_of(known),
             "max_seq": 1,
         }
     ).sort_values("comparison_id", ignore_index=True)

@@ -4,16 +4,17 @@ Annotator j on comparison c feels
 
     x = discrimination_j * d_c + position_bias_j,      d_c = u(completion a) - u(completion b),
 
-and says what `graded` makes of it, with a tie width and a strength scale of their own. A discrimination near 0 is a spammer's, one below 0
-that of somebody who reads the scale backwards. Completions that occur in several comparisons share their utility, see `utilities`.
+and says what `graded` makes of it, with a tie width and a strength scale of their own. The bias is toward the left: its sign is minus where
+b stood there, and it is left out where nobody knows which did, a repeat too, of which only is known that a and b changed places. A
+discrimination near 0 is a spammer's, one below 0 that of somebody who reads the scale backwards. Completions that occur in several
+comparisons share their utility, see `utilities`.
 
 Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons by expectation propagation (Minka
 2001), over annotators by one damped Newton step an iteration. Annotators are draws from a normal population that is learnt with them,
 so those with few votes are shrunk to the pool. Nothing is drawn: the same votes in any order give the same model.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -24,18 +25,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, VOTES, FrameSchema, check_frame, integer, number, text
-from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.graded import log_chance, slopes
+from rlhf_pipeline.votes.expectation import BIAS, DISCRIMINATION, SCALE, WIDTH, Expectation, Sums
+from rlhf_pipeline.votes.graded import MOST_STRENGTH
+from rlhf_pipeline.votes.judgements import SIDES, Judgements, about
 from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.utilities import Utilities
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-SIDES = {Choice.A: 1, Choice.B: -1, Choice.TIE: 0, Choice.BOTH_BAD: 0}
-MOST_STRENGTH = 4
-VOTES_AT_ONCE = 20_000
-DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)  # of an annotator; tie width and strength scale as logarithms
 # Where the population starts, and with how many imagined annotators' weight its spread is held there: one annotator has no population.
 START = np.array([1.5, 0.0, np.log(0.3), 0.0])
 START_VARIANCE = np.array([0.5, 0.05, 0.1, 0.1])
@@ -53,9 +51,12 @@ ANNOTATORS = FrameSchema(
         "reliability_low": number("lower end of its interval", **UNIT),
         "reliability_high": number("upper end of its interval", **UNIT),
         "discrimination": number("what one unit of utility is felt as; 0 votes at random, below 0 against the others"),
-        "position_bias": number("chance to take the left of two completions that are equally good, if taking one, less one half", low=-0.5, high=0.5),
-        "position_bias_low": number("lower end of its interval", low=-0.5, high=0.5),
-        "position_bias_high": number("upper end of its interval", low=-0.5, high=0.5),
+        "position_bias": number(
+            "chance to take the left of two completions that are equally good, if taking one, less one half; missing where of no vote is "
+            "known which stood left", nullable=True, low=-0.5, high=0.5,
+        ),
+        "position_bias_low": number("lower end of its interval", nullable=True, low=-0.5, high=0.5),
+        "position_bias_high": number("upper end of its interval", nullable=True, low=-0.5, high=0.5),
         "tie_width": number("feelings up to it are ties; 0 where nobody said tie", low=0.0),
         "strength_scale": number("steps of strength are this much wider than the pool's", low=0.0),
     },
@@ -85,33 +86,39 @@ class JointModel:
     n_iterations: int
     is_converged: bool
     log_likelihoods: tuple[float, ...]  # after each iteration; of single comparisons, as expectation propagation has it
+    fit: "_Fit" = field(repr=False, compare=False)  # where it ended, for a fit to more votes to begin at
 
 
-def joint_model(votes: pd.DataFrame, comparisons: pd.DataFrame | None = None, params: JointParams | None = None) -> JointModel:
+def joint_model(
+    votes: pd.DataFrame, comparisons: pd.DataFrame | None = None, params: JointParams | None = None, *, start: JointModel | None = None
+) -> JointModel:
     """The joint model of a VOTES frame; with COMPARISONS, completions that occur in several of them share their utility.
 
-    Skips and machine votes are left out; a repeat, which shows the sides swapped, is one more judgement of the original. Raises
-    NotEnoughVotes where nobody judged anything, UnknownComparison where COMPARISONS lacks one that was judged, FrameError.
+    `start`, a model of some of the votes, is where the fit begins: it is sooner at the same end, within the tolerance.
+
+    Skips and machine votes are left out, and with COMPARISONS votes on flagged ones, as of pairs; a repeat, which shows the sides
+    swapped, is one more judgement of the original. Raises NotEnoughVotes where nobody judged anything, UnknownComparison where
+    COMPARISONS lacks one that was judged, FrameError.
     """
     params = params or JointParams()
-    judged = by_people(check_frame(votes, VOTES))
-    judged = judged[judged["choice"].isin(SIDES)]
+    said = by_people(check_frame(votes, VOTES))
+    judged = said[said["choice"].isin(SIDES)]
+    if comparisons is not None:
+        comparisons = check_frame(comparisons, COMPARISONS)
+        flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
+        judged = judged[~(judged["comparison_id"].isin(flagged) | about(judged).isin(flagged))]
     if judged.empty:
-        raise NotEnoughVotes("No vote judges a comparison: all are skips or a machine's. Collect some first.")
-    fit = _Fit(
-        _Judgements(judged), _utilities(judged, comparisons) if params.shares_completions and comparisons is not None else None, params
-    )
-    return fit.run().model(judged)
-
-
-def _about(judged: pd.DataFrame) -> pd.Series:
-    """The comparison each vote is about: of a repeat, the one it repeats."""
-    return judged["repeat_of"].fillna(judged["comparison_id"])
+        raise NotEnoughVotes("No vote judges a comparison: all are skips, a machine's or on flagged comparisons. Collect some first.")
+    utilities = _utilities(judged, comparisons) if params.shares_completions and comparisons is not None else None
+    fit = _Fit(Judgements(judged), utilities, params)
+    if start is not None:
+        fit.begin_at(start.fit)
+    return fit.run().model(max_seq=int(said["seq"].max()))
 
 
 def _utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
-    ids = np.unique(_about(judged).to_numpy(dtype=str))
-    known = check_frame(comparisons, COMPARISONS).set_index("comparison_id")
+    ids = np.unique(about(judged).to_numpy(dtype=str))
+    known = comparisons.set_index("comparison_id")
     lost = ids[~np.isin(ids, known.index.to_numpy(dtype=str))]
     if len(lost):
         raise UnknownComparison(f"{len(lost)} comparisons were judged that are not given, first {lost[0]}. Hand in those as well.")
@@ -125,75 +132,36 @@ def _utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
     return Utilities(a, b)
 
 
-class _Judgements:
-    """Votes as arrays, sorted by comparison: whose, of what, and between which feelings."""
-
-    def __init__(self, judged: pd.DataFrame):
-        is_repeat = judged["repeat_of"].notna().to_numpy()
-        is_swapped = judged["is_swapped"].fillna(False).to_numpy(dtype=bool)
-        self.ids, comparison = np.unique(_about(judged).to_numpy(dtype=str), return_inverse=True)
-        self.names, annotator = np.unique(judged["annotator_id"].to_numpy(dtype=str), return_inverse=True)
-        side = judged["choice"].map({str(choice): side for choice, side in SIDES.items()}).to_numpy(dtype=np.int64)
-        strength = judged["strength"].fillna(0).to_numpy(dtype=np.int64)
-        # Sums depend on the order in the last bits: the same votes are to give the same model however they come.
-        order = np.lexsort((strength, side, is_swapped, is_repeat, annotator, comparison))
-        self.comparison, self.annotator = comparison[order].astype(np.int64), annotator[order].astype(np.int64)
-        self.side, self.strength = side[order], strength[order]
-        # On a repeat a and b have changed places: what favours a there, favours b of the original.
-        turned = np.where(is_repeat[order], -1, 1)
-        self.side = self.side * turned
-        # 1 where a of the original stood left: a card may have swapped the sides of either once more.
-        self.shown = turned * np.where(is_swapped[order], -1, 1)
-        self.n_prompts = judged["prompt_id"].nunique()
-        self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
-        self.has_ties, self.has_strengths = bool((side == 0).any()), bool((strength > 0).any())
-
-    def __len__(self) -> int:
-        return len(self.comparison)
-
-    def parts(self) -> Iterator[slice]:
-        """Whole comparisons, some VOTES_AT_ONCE votes at a time."""
-        begin = 0
-        while begin < len(self):
-            following = np.searchsorted(self.starts, begin + VOTES_AT_ONCE)
-            end = int(self.starts[following]) if following < len(self.starts) else len(self)
-            yield slice(begin, end)
-            begin = end
-
-
-@dataclass
-class _Sums:
-    """What one pass over the votes adds up: posteriors of the comparisons, slopes by the annotators and by the steps of strength."""
-
-    mean: Floats
-    variance: Floats
-    slope: Floats  # (annotators, 4)
-    curve: Floats  # (annotators, 4, 4), positive semidefinite
-    step_slope: Floats  # (3,)
-    step_curve: Floats
-    log_likelihood: float = 0.0
-
-
 class _Fit:
-    def __init__(self, votes: _Judgements, utilities: Utilities | None, params: JointParams):
+    def __init__(self, votes: Judgements, utilities: Utilities | None, params: JointParams):
         self.votes, self.utilities, self.params = votes, utilities, params
         n, n_annotators = len(votes.ids), len(votes.names)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(params.n_nodes)
-        self.nodes, self.log_weights = nodes, np.log(weights / weights.sum())
+        self.expectation = Expectation(votes, params.n_nodes)
         self.theta = np.tile(START, (n_annotators, 1))
         self.covariance = np.tile(np.diag(START_VARIANCE), (n_annotators, 1, 1))
         self.mean, self.spread = START.copy(), START_VARIANCE.copy()  # of the population
-        self.is_free = np.array([True, True, votes.has_ties, votes.has_strengths])
+        self.is_free = self.expectation.is_free
         self.steps = np.ones(MOST_STRENGTH - 1)
         self.cavity, self.factor = (np.zeros(n), np.ones(n)), (np.zeros(n), np.zeros(n))
         self.d: tuple[Floats, Floats] = (np.zeros(n), np.ones(n))
         self.log_likelihoods: list[float] = []
         self.is_converged = False
 
+    def begin_at(self, other: "_Fit") -> None:
+        """Annotators, population and comparisons as `other` has them; whom and what it does not know begins as nobody's."""
+        self.mean, self.spread, self.steps = other.mean.copy(), other.spread.copy(), other.steps.copy()
+        who, there = _known(self.votes.names, other.votes.names)
+        self.theta = np.tile(self.mean, (len(self.theta), 1))
+        self.theta[who] = other.theta[there]
+        which, there = _known(self.votes.ids, other.votes.ids)
+        for mine, its in ((self.cavity, other.cavity), (self.factor, other.factor), (self.d, other.d)):
+            for of_mine, of_its in zip(mine, its, strict=True):
+                of_mine[which] = of_its[there]
+
     def run(self) -> "_Fit":
         for _ in range(self.params.max_iterations):
             before = self.d[0]
-            sums = self._pass()
+            sums = self.expectation.sums(self.theta, self.steps, self.cavity)
             self.log_likelihoods.append(sums.log_likelihood)
             self._connect(sums)
             moved = self._improve(sums)
@@ -202,74 +170,7 @@ class _Fit:
                 break
         return self
 
-    def _pass(self) -> _Sums:
-        n, n_annotators, n_steps = len(self.votes.ids), len(self.votes.names), MOST_STRENGTH - 1
-        sums = _Sums(
-            np.zeros(n), np.ones(n), np.zeros((n_annotators, 4)), np.zeros((n_annotators, 4, 4)), np.zeros(n_steps), np.zeros(n_steps)
-        )
-        for part in self.votes.parts():
-            self._add(part, sums)
-        return sums
-
-    def _add(self, part: slice, sums: _Sums) -> None:
-        from scipy.special import logsumexp
-
-        votes, theta = self.votes, self.theta[self.votes.annotator[part]]
-        j, side, strength, shown = votes.annotator[part], votes.side[part], votes.strength[part], votes.shown[part]
-        begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
-        c = votes.comparison[part][begins]
-        row = np.repeat(np.arange(len(c)), np.diff(begins, append=len(j)))
-        d = self.cavity[0][c][:, None] + np.sqrt(self.cavity[1][c])[:, None] * self.nodes
-        ends = _Ends(side, strength, theta, self.steps, has_ties=votes.has_ties)
-        # A vote for b is one for a of the mirrored feeling.
-        toward = np.where(side < 0, -1.0, 1.0)
-        felt = toward[:, None] * (theta[:, DISCRIMINATION, None] * d[row] + (theta[:, BIAS] * shown)[:, None])
-        low, high = ends.low[:, None], ends.high[:, None]
-        joint = np.add.reduceat(log_chance(felt, low, high), begins, axis=0) + self.log_weights
-        evidence = logsumexp(joint, axis=1)
-        chance = np.exp(joint - evidence[:, None])
-        mean = (chance * d).sum(axis=1)
-        sums.log_likelihood += float(evidence.sum())
-        sums.mean[c], sums.variance[c] = mean, np.maximum((chance * (d - mean[:, None]) ** 2).sum(axis=1), 1e-9)
-        self._add_slopes(sums, j, strength, ends, (toward, toward * shown), chance[row], d[row], slopes(felt, low, high))
-
-    def _add_slopes(
-        self, sums: _Sums, j: Ints, strength: Ints, ends: "_Ends", toward: tuple[Floats, Floats], chance: Floats, d: Floats, by: Any
-    ) -> None:
-        """Expected slopes over the posterior of each comparison; the curve without the terms that could make it negative (Gauss-Newton)."""
-        n_annotators = len(self.votes.names)
-        by_high, by_low = (chance * by.by_high).sum(axis=1), (chance * by.by_low).sum(axis=1)
-        by_felt = -chance * (by.by_high + by.by_low)
-        parts = (
-            toward[0] * (by_felt * d).sum(axis=1),
-            toward[1] * by_felt.sum(axis=1),
-            by_high * ends.high_by[0] + by_low * ends.low_by[0],
-            by_high * ends.high_by[1] + by_low * ends.low_by[1],
-        )
-        # By each parameter, how fast the ends, seen from the feeling, move: -d, -1 and what the ends do; as power of d and factor.
-        of_high = ((1, -toward[0]), (0, -toward[1]), (0, ends.high_by[0]), (0, ends.high_by[1]))
-        of_low = ((1, -toward[0]), (0, -toward[1]), (0, ends.low_by[0]), (0, ends.low_by[1]))
-        powers = (np.ones_like(d), d, d * d)
-        moments = [[(chance * curve * power).sum(axis=1) for power in powers] for curve in (by.high_high, by.low_low, by.high_low)]
-        for p in range(4):
-            sums.slope[:, p] += np.bincount(j, weights=parts[p], minlength=n_annotators)
-            for q in range(p, 4):
-                k = of_high[p][0] + of_high[q][0]
-                both = (
-                    moments[0][k] * of_high[p][1] * of_high[q][1]
-                    + moments[1][k] * of_low[p][1] * of_low[q][1]
-                    + moments[2][k] * (of_high[p][1] * of_low[q][1] + of_low[p][1] * of_high[q][1])
-                )
-                total = np.bincount(j, weights=both, minlength=n_annotators)
-                sums.curve[:, p, q] += total
-                if p != q:
-                    sums.curve[:, q, p] += total
-        for step in range(len(self.steps) if self.votes.has_strengths else 0):  # the end of strength step + 1, the beginning of the next
-            ended, begun = strength == step + 1, strength == step + 2
-            sums.step_slope[step] += (by_high * ends.scale)[ended].sum() + (by_low * ends.scale)[begun].sum()
-            sums.step_curve[step] += (moments[0][0] * ends.scale**2)[ended].sum() + (moments[1][0] * ends.scale**2)[begun].sum()
-
-    def _connect(self, sums: _Sums) -> None:
+    def _connect(self, sums: Sums) -> None:
         """What the comparisons tell of each other: the new factors, and for each what all others say of it."""
         if self.utilities is None:
             self.d = (sums.mean, sums.variance)
@@ -280,7 +181,7 @@ class _Fit:
         precision = np.maximum(1 / self.d[1] - self.factor[1], LEAST_CAVITY)
         self.cavity = ((self.d[0] / self.d[1] - self.factor[0]) / precision, 1 / precision)
 
-    def _improve(self, sums: _Sums) -> float:
+    def _improve(self, sums: Sums) -> float:
         """One step of every annotator toward their votes and the population, then of the population; the longest one taken."""
         prior = np.where(self.is_free, 1 / self.spread, 1e6)
         curve = sums.curve + np.diag(prior)
@@ -298,29 +199,29 @@ class _Fit:
             self.steps = np.maximum(np.diff(ends, prepend=0.0), 0.05)
         return float(np.abs(move).max())
 
-    def model(self, judged: pd.DataFrame) -> JointModel:
+    def model(self, *, max_seq: int) -> JointModel:
         from scipy.special import expit
 
         z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
-        prompts = dict(zip(_about(judged), judged["prompt_id"], strict=True))
         mean, sd = self.d[0], np.sqrt(self.d[1])
         typical = float(self.mean[DISCRIMINATION])
         ends = np.sort(np.stack([expit(typical * (mean - z * sd)), expit(typical * (mean + z * sd))]), axis=0)
         labels = pd.DataFrame(
             {
                 "comparison_id": self.votes.ids,
-                "prompt_id": [prompts[c] for c in self.votes.ids],
+                "prompt_id": self.votes.prompts,
                 "utility": mean,
                 "sd": sd,
                 "p_a": self._expected(typical * mean, np.abs(typical) * sd),
                 "p_low": ends[0],
                 "p_high": ends[1],
                 "n_votes": np.bincount(self.votes.comparison, minlength=len(mean)),
+                "max_seq": max_seq,
             }
         )
         return JointModel(
             labels=check_frame(labels, SOFT_LABELS), annotators=self._annotators(z), discrimination=typical,
-            n_iterations=len(self.log_likelihoods), is_converged=self.is_converged, log_likelihoods=tuple(self.log_likelihoods),
+            n_iterations=len(self.log_likelihoods), is_converged=self.is_converged, log_likelihoods=tuple(self.log_likelihoods), fit=self,
         )  # fmt: skip
 
     def _annotators(self, z: float) -> pd.DataFrame:
@@ -329,8 +230,12 @@ class _Fit:
         sd = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         slope, bias = self.theta[:, DISCRIMINATION], self.theta[:, BIAS]
         # If all see the same completion left, a leaning of all to the left and better completions there are told apart by the prior alone.
-        confounded = float(self.mean[DISCRIMINATION] * self.votes.shown.mean()) ** 2 / self.votes.n_prompts
-        sd[:, BIAS] = np.sqrt(sd[:, BIAS] ** 2 + confounded)
+        shown = self.votes.shown[self.votes.shown != 0]
+        if len(shown):
+            confounded = float(self.mean[DISCRIMINATION] * shown.mean()) ** 2 / self.votes.n_prompts
+            sd[:, BIAS] = np.sqrt(sd[:, BIAS] ** 2 + confounded)
+        else:  # nothing was seen of it: no figure, not a leaning of none
+            bias = np.full(len(bias), np.nan)
         frame = pd.DataFrame(
             {
                 "annotator_id": self.votes.names,
@@ -351,7 +256,7 @@ class _Fit:
     def _expected(self, mean: Floats, sd: Floats) -> Floats:
         from scipy.special import expit
 
-        return np.asarray(np.exp(self.log_weights) @ expit(mean + sd * self.nodes[:, None]))
+        return np.asarray(np.exp(self.expectation.log_weights) @ expit(mean + sd * self.expectation.nodes[:, None]))
 
     def _reliability(self, discrimination: Floats) -> Floats:
         """Chance of the better side over differences of the prior."""
@@ -361,16 +266,6 @@ class _Fit:
         return np.asarray((weights / weights.sum()) @ expit(np.abs(nodes)[:, None] * discrimination))
 
 
-class _Ends:
-    """Between which feelings each judgement lies, seen from the side that was taken, and how the ends move with tie width and scale."""
-
-    def __init__(self, side: Ints, strength: Ints, theta: Floats, steps: Floats, *, has_ties: bool):
-        width = np.exp(theta[:, WIDTH]) if has_ties else np.zeros(len(theta))
-        self.scale = np.exp(theta[:, SCALE])
-        far = np.concatenate([[0.0], np.cumsum(steps)])
-        is_tie, is_bounded = side == 0, (strength > 0) & (strength < MOST_STRENGTH)
-        low_step, high_step = far[np.maximum(strength - 1, 0)], far[np.minimum(strength, MOST_STRENGTH - 1)] * is_bounded
-        self.low_by = (np.where(is_tie, -1.0, 1.0) * width, low_step * self.scale)
-        self.high_by = (np.where(is_tie | is_bounded, 1.0, 0.0) * width, high_step * self.scale)
-        self.low = self.low_by[0] + self.low_by[1]
-        self.high = np.where(is_tie | is_bounded, self.high_by[0] + self.high_by[1], np.inf)
+def _known(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+    """Where those of sorted `names` that are among the sorted `others` stand, here and there."""
+    return np.flatnonzero(np.isin(names, others)), np.flatnonzero(np.isin(others, names))

@@ -1,16 +1,23 @@
-"""The joint model of a project's votes with everything said of its annotators. Knows frames of votes; knows no store and no reward model."""
+"""The joint model of a project's votes with everything said of its annotators. Knows frames of votes; knows no store and no reward model.
+
+Annotators are judged by all their votes. Labels are learnt from, so they rest on no vote of the test split: reliabilities and utilities
+of a model that is fitted without those.
+"""
 
 from dataclasses import dataclass
 
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, VOTES, check_frame
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.votes.agreement import Agreement, agreement
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.chance_corrected import fleiss_kappa, krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.joint_model import JointModel, JointParams, joint_model
+from rlhf_pipeline.votes.judgements import about
+from rlhf_pipeline.votes.splits import splits_of
 
 
 class AnnotatorReport(Record):
@@ -29,14 +36,21 @@ class AnnotatorReport(Record):
 
 @dataclass(frozen=True)
 class LearntAnnotators:
-    """The joint model, ANNOTATOR_FIGURES with the least reliable first, PAIRWISE_KAPPA, and agreement beyond chance."""
+    """The joint model of all votes and that of those outside the test split (None where there are none), ANNOTATOR_FIGURES with the least
+    reliable first, PAIRWISE_KAPPA, and agreement beyond chance."""
 
     model: JointModel
+    teacher: JointModel | None
     figures: pd.DataFrame
     kappas: pd.DataFrame
     alpha: Interval | None
     kappa: Interval | None
     agreement: Agreement
+
+    @property
+    def labels(self) -> pd.DataFrame:
+        """SOFT_LABELS to learn from."""
+        return SOFT_LABELS.empty() if self.teacher is None else self.teacher.labels
 
     def report(self) -> AnnotatorReport:
         model = self.model
@@ -66,15 +80,42 @@ def learn_annotators(
 
     Raises NotEnoughVotes where no vote by people judges anything, UnknownComparison, FrameError.
     """
-    model = joint_model(votes, comparisons, params)
+    teacher = _teacher(votes, comparisons, params)
+    is_all = teacher is not None and bool(_outside_test(votes, comparisons).all())
+    model = teacher if teacher is not None and is_all else joint_model(votes, comparisons, params, start=teacher)
     return LearntAnnotators(
         model=model,
+        teacher=teacher,
         figures=annotator_figures(votes, model, comparisons=comparisons, efforts=efforts, passes=passes, params=figures),
         kappas=pairwise_kappa(votes),
         alpha=krippendorff_alpha(votes),
         kappa=fleiss_kappa(votes),
         agreement=agreement(votes, passes=passes),
     )
+
+
+def training_labels(votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None = None) -> pd.DataFrame:
+    """SOFT_LABELS to learn from, of VOTES on COMPARISONS outside the test split; none where nobody judged one. Raises as `joint_model`.
+
+    Completions share their utility between comparisons, and annotators their reliability between prompts: a label of the train split from
+    all votes would hold what was said of the test split.
+    """
+    teacher = _teacher(check_frame(votes, VOTES), comparisons, params)
+    return SOFT_LABELS.empty() if teacher is None else teacher.labels
+
+
+def _teacher(votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None) -> JointModel | None:
+    try:
+        return joint_model(votes[_outside_test(votes, comparisons)], comparisons, params)
+    except NotEnoughVotes:
+        return None
+
+
+def _outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
+    """By the split of the comparison each of VOTES is about, as of pairs: of a repeat, that of the one it repeats."""
+    shown = check_frame(comparisons, COMPARISONS)
+    in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
+    return ~(about(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
 
 
 def last_words(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.records import Choice, Record
 from rlhf_pipeline.votes.people import by_people
-from rlhf_pipeline.votes.splits import split_of
+from rlhf_pipeline.votes.splits import splits_of
 
 MAX_STRENGTH = 4
 
@@ -58,8 +58,9 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
     Ties, `both_bad` and skips prefer no side and make no pair; `n_ties` counts the first two. Votes on repeats and flagged comparisons
     are left out, and votes of machines unless `params` ask for them. `margin` is the mean
     strength in the majority's direction over 4 (0 where the minority felt more strongly), `day` the last day a counted
-    vote was cast on; an imported split wins over the hash. No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison
-    is not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for one).
+    vote was cast on, `max_seq` the seq of the last vote of any kind: nothing later is in the pair. An imported split wins over the hash.
+    No votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison is not in `comparisons`, FrameError
+    for frames that break their schema (a duplicate vote id, for one).
     """
     params = params or PairParams()
     votes, comparisons = _teaching(check_frame(votes, VOTES), params), check_frame(comparisons, COMPARISONS)
@@ -71,9 +72,8 @@ def preference_pairs(votes: pd.DataFrame, comparisons: pd.DataFrame, params: Pai
     chose_a = frame["chosen_side"] == "a"
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
-    group = frame["split_group"].fillna(frame["prompt_id"])
-    frame["split"] = frame["split"].fillna(group.map({name: split_of(name) for name in group.unique()}))
-    made = [name for name in PREFERENCE_PAIRS.columns if name != "soft_label"]  # which the annotator model gives later
+    frame["split"] = splits_of(frame)
+    made = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]  # which the annotator model gives later
     return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS)
 
 
@@ -141,7 +141,6 @@ def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
             "signed": signed,
             "kind": kind,
             "day": day,
-            "seq": counted["seq"],
         }
     )
     tally = numbers.groupby(counted["comparison_id"], sort=True).agg(
@@ -151,13 +150,14 @@ def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
         first_kind=("kind", "min"),
         last_kind=("kind", "max"),
         day=("day", "max"),
-        max_seq=("seq", "max"),
     )
     share_a = (tally["n_a"] / tally["n_votes"]).fillna(0.5)
     chose_a = share_a >= 0.5
     # Quarters of small integers are summed exactly, so the order of votes cannot show even in the last digit.
     mean = tally["signed"] / tally["n_votes"].clip(lower=1)
     return tally.assign(
+        # Of all that was said, ties and skips too: each is counted, or stands where another vote stood before.
+        max_seq=first.groupby("comparison_id")["seq"].max().reindex(tally.index),
         n_ties=n_ties.reindex(tally.index).fillna(0).astype("int64"),
         chosen_side=pd.Series(np.where(chose_a, "a", "b"), index=tally.index, dtype="str"),
         agreement=share_a.where(chose_a, 1 - share_a),

@@ -59,6 +59,7 @@ def _counting(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[Non
 def _count(site: Site) -> None:
     with suppress(StoreError):  # whoever asks will be told
         site.progress.counted()
+        site.looking.catch_up()
 
 
 def _draw_seed(store: Store) -> None:

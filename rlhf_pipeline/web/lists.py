@@ -7,10 +7,12 @@ import pandas as pd
 
 from rlhf_pipeline.records import Vote, VoteDetails
 from rlhf_pipeline.store.judgements import judged_by
+from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.identity import names_its_maker
 from rlhf_pipeline.web.paging import cursor_of, place_of
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.quality import check_mark
 from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, VoteOut
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import own_choice, own_sides
@@ -19,15 +21,29 @@ NOTHING = VoteDetails()
 
 
 def votes(
-    site: Site, principal: Principal, only: dict[str, str | None], words: str | None, *, cursor: str | None, limit: int
+    site: Site,
+    principal: Principal,
+    only: dict[str, str | None],
+    words: str | None,
+    *,
+    mark: Mark | None = None,
+    cursor: str | None,
+    limit: int,
 ) -> Page[VoteOut]:
     """Newest first, without those that the reader may not see yet: a page may be short and still have a next.
 
-    Raises Problem 422 for words beside other filters.
+    Raises Problem 422 for words beside other filters, and for a mark beside others than the annotator; 403 as `check_mark`.
     """
     place = place_of(cursor, int)
     before = place[0] if place else None
-    if words:
+    if mark is not None:
+        if words or only.get("day") or only.get("comparison_id"):
+            wrong = [("query.mark", "stands with annotator_id alone")]
+            raise Problem(422, "mark goes with annotator_id alone: leave the other filters out.", kind="invalid", errors=wrong)
+        check_mark(principal, mark)
+        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit)
+        found, following = site.store.votes.with_seqs(seqs), seqs[-1] if len(seqs) == limit else None
+    elif words:
         if any(only.values()):
             raise Problem(422, "q searches all votes: leave the other filters out.", kind="invalid", errors=[("query.q", "stands alone")])
         found, following = site.store.votes.search(words, before_seq=before, limit=limit)

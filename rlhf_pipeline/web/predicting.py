@@ -12,26 +12,40 @@ from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.recent import Current
 
 LOOKED_UP_EVERY_S = 1.0  # who is champion: a question to MLflow takes longer than the answer
+AT_MOST = 8  # requests being answered or waiting for it: each holds one of the forty threads that all routes share
 
 
 class Predictor:
-    """Answers one request at a time: a model uses all cores it may have as it is."""
+    """Answers one request at a time: a model uses all cores it may have as it is. A few more wait, others are asked to come again."""
 
     def __init__(self, settings: Settings, store: Store):
         registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
         self._champions = Champions(store, registry, settings.cache, settings.encoder)
         self._serving = Current(self._known, LOOKED_UP_EVERY_S)
+        self._places = threading.BoundedSemaphore(AT_MOST)
         self._lock = threading.Lock()
         self._loaded: tuple[tuple[str, int], Judge] | None = None
 
     def answers(self, questions: Sequence[Question]) -> list[PairPrediction]:
-        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, 422 for what it cannot score."""
-        with self._lock:
-            judge = self._judge()
-            try:
-                return judge.predict(questions)
-            except InvalidScores as cause:
-                raise Problem(422, str(cause), kind="invalid") from cause
+        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, gives NaN, or has too many waiting already."""
+        if not self._places.acquire(blocking=False):
+            raise Problem(
+                503,
+                f"{AT_MOST} requests for predictions are being answered or waiting already. Ask again in a moment, or ask for up to fifty "
+                "pairs in one request.",
+                kind="too_many_predictions",
+                headers=RETRY_SOON,
+            )
+        try:
+            with self._lock:
+                judge = self._judge()
+                try:
+                    return judge.predict(questions)
+                except (InvalidScores, ModelError) as cause:
+                    # The schema lets nothing but texts through, and of texts a sound model has scores: the fault is the model's.
+                    raise _unavailable(f"The reward model {judge.label} cannot score: {cause}") from cause
+        finally:
+            self._places.release()
 
     def _judge(self) -> Judge:
         try:
@@ -48,8 +62,8 @@ class Predictor:
                 assert judge is not None  # a version was given
                 self._loaded = serving, judge
             return self._loaded[1]
-        except (ModelError, ConfigurationError, OSError) as cause:
-            raise Problem(503, f"The reward model cannot be loaded: {cause}", kind="model_unavailable", headers=RETRY_SOON) from cause
+        except (ModelError, ConfigurationError, InvalidScores, OSError) as cause:
+            raise _unavailable(f"The reward model cannot be loaded: {cause}") from cause
 
     def _known(self) -> tuple[str, int] | None:
         """The champion's label and the number of its calibrator: what makes two predictions differ."""
@@ -61,3 +75,7 @@ class Predictor:
             return None
         stored = self._champions.store.calibrations.latest(champion.label)
         return champion.label, stored[0].calibrator_version or 0 if stored else 0
+
+
+def _unavailable(detail: str) -> Problem:
+    return Problem(503, detail, kind="model_unavailable", headers=RETRY_SOON)

@@ -419,6 +419,36 @@ class ProgressOut(BaseModel):
     annotators: list[AnnotatorProgress]
 
 
+class MarkedShare(Share):
+    """n: votes of which it could be said."""
+
+    marked: int
+
+
+class AnnotatorQuality(BaseModel):
+    """Of judgements that count. A share of no votes has no interval."""
+
+    annotator_id: str
+    name: str | None = Field(description="for those who may read users")
+    n_votes: int
+    too_fast: MarkedShare | None = Field(description="faster than anybody reads both completions, of votes that say how long they took")
+    same_as_before: MarkedShare | None = Field(
+        description="the same side, or neither, as the vote before, as shown; about half with who judges what they see. Not told to who votes"
+    )
+    duplicate: MarkedShare | None = Field(
+        description="of two completions that the same annotator had judged before under another comparison, repeats left out"
+    )
+
+
+class QualityOut(BaseModel):
+    """The most doubtful first: by the highest lower end of their shares, the same as before above a half."""
+
+    up_to_seq: int = Field(description="the last vote that is counted; after a start, many are still to be read")
+    newest_seq: int
+    n_annotators: int
+    annotators: list[AnnotatorQuality] = Field(description="at most 500")
+
+
 class Metrics(BaseModel):
     votes: int
     machine_votes: int

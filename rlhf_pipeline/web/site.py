@@ -8,6 +8,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.cards import Cards
 from rlhf_pipeline.web.counting import Progress
+from rlhf_pipeline.web.looking import Looking
 from rlhf_pipeline.web.predicting import Predictor
 from rlhf_pipeline.web.recent import Current
 
@@ -33,6 +34,7 @@ class Site:
         self.auth = Auth(store, settings)
         self.cards = Cards(store)
         self.progress = Progress(store)
+        self.looking = Looking(store)
         self.predictor = Predictor(settings, store)
         self.terms = Current(self._read_terms, READ_EVERY_S)
 

@@ -14,7 +14,7 @@ from rlhf_pipeline.web.schemas import DayCount
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
-PAGES = ("/progress", "/votes", "/comparisons", "/consensus", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit")
+PAGES = ("/progress", "/votes", "/quality", "/comparisons", "/consensus", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: st
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
     said = {
         "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No judgements yet",
-        "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
+        "/quality": "No judgements yet", "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
         "/annotate": "Nothing to judge yet",
     }  # fmt: skip
     for path, words in said.items():
@@ -305,3 +305,28 @@ def test_a_vote_of_long_ago_does_not_make_the_chart_endless() -> None:
     assert [bar.n for bar in bars.days[-3:]] == [2, 0, 4]
     assert (len(bars.days), bars.most) == (366, 4)
     assert bars_of([]).days == []
+
+
+def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(site: People, page: Any, admin: Any) -> None:
+    held, careful = (site.add(f"{name}@example.org", name=name) for name in ("Held", "Careful"))
+    ids = site.furnish(12, offered=False)
+    for i, comparison_id in enumerate(ids):
+        for user, choice in ((held, Choice.TIE), (careful, (Choice.TIE, Choice.A)[i % 2])):
+            cast(site, user, comparison_id, choice)
+    for colours in ("light", "dark"):
+        page.emulate_media(color_scheme=colours)
+        page.goto(site.url + "/quality")
+        names = page.locator("tbody th").all_inner_texts()
+        assert names == ["Held", "Careful"]  # the most doubtful first
+        inside = page.locator("table").bounding_box()["width"]
+        assert inside <= page.locator("main").bounding_box()["width"]
+    link = page.get_by_role("link", name="votes of Held: the same as before")
+    assert "11 of 11" in link.inner_text()
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/votes?*mark=same_as_before")
+    assert page.locator("article.row").count() == 11
+    assert page.get_by_label("Marked").input_value() == "same_as_before"
+    page.set_viewport_size({"width": 360, "height": 700})
+    page.goto(site.url + "/quality")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -7,7 +7,8 @@ import dagster as dg
 import pandas as pd
 
 from rlhf_pipeline.frames import SOFT_LABELS
-from rlhf_pipeline.votes import joint_model, judged_ids, last_words
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.votes import apart, judged_ids, last_words, training_labels
 
 
 def told(project: Any) -> dict[str, Any]:
@@ -19,6 +20,10 @@ def all_votes(project: Any) -> pd.DataFrame:
     return project.files.read_days("votes", project.files.days("votes"))
 
 
+def judged(project: Any, votes: pd.DataFrame) -> pd.DataFrame:
+    return project.store.comparisons.with_ids(judged_ids(votes))
+
+
 def limited(**config: Any) -> dict[str, Any]:
     return {"ops": {"annotator_model": {"config": config}}}
 
@@ -28,8 +33,16 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(grown: Any, bran
     project.materialise(["annotator_model"])
     frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
-    pd.testing.assert_frame_equal(frame, joint_model(votes, project.store.comparisons.with_ids(judged_ids(votes))).labels)
+    pd.testing.assert_frame_equal(frame, training_labels(votes, judged(project, votes)))
+    pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
+    in_test = set(pairs.loc[pairs["split"] == "test", "comparison_id"])
+    assert in_test
+    assert not set(frame["comparison_id"]) & in_test
+    assert set(pairs["comparison_id"]) - in_test <= set(frame["comparison_id"])
+    assert frame["max_seq"].nunique() == 1
+    assert frame["max_seq"].iloc[0] <= votes["seq"].max()
     metadata = told(project)
+    assert metadata["n_labels"] == len(frame) < metadata["n_comparisons"]
     assert metadata["n_annotators"] == votes["annotator_id"].nunique()
     assert metadata["is_converged"] == 1.0
     assert -1 <= metadata["krippendorff_alpha"] <= 1
@@ -45,9 +58,45 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(grown: Any, branch: Ca
     known = last_words(all_votes(project), up_to_seq=seq)
     frame = project.files.read_frame("annotator_model")
     assert 0 < len(known) < len(all_votes(project))
-    assert frame["n_votes"].sum() == (known["choice"] != "skip").sum()
+    assert frame["max_seq"].max() <= seq
+    pd.testing.assert_frame_equal(frame, training_labels(known, judged(project, known)))
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))  # the same votes, the same labels
     pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), frame, check_exact=True)
+
+
+def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    votes = last_words(all_votes(project))
+    change = int(votes["seq"].median())  # within a day, whose completions are in comparisons on both sides of it
+    project.materialise(["annotator_model"], config=limited(change_seq=change))
+    shown = judged(project, votes)
+    pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), training_labels(votes, apart(shown, votes, change)))
+    assert (apart(shown, votes, change)["completion_a_id"] != shown["completion_a_id"]).any()
+
+
+def test_what_was_taken_back_later_was_still_said_then(grown: Any, branch: Callable[..., Any]) -> None:
+    """A day's snapshot of today has lost a vote that was superseded since; up to a seq before that, it counts."""
+    project = branch(grown)
+    seq = int(all_votes(project)["seq"].max())
+    project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
+    before = project.files.read_frame("annotator_model")
+    said = all_votes(project)
+    said = said[(said["day"] == project.day(0)) & said["choice"].isin(["a", "b"]) & said["comparison_id"].isin(before["comparison_id"])]
+    first = said.iloc[0]
+    project.store.votes.cast(
+        NewVote(
+            comparison_id=first["comparison_id"], annotator_id=first["annotator_id"], annotator_kind=first["annotator_kind"], choice="skip",
+            voted_at=first["voted_at"], origin="simulation", idempotency_key="taken back", supersedes=first["vote_id"],
+        )
+    )  # fmt: skip
+    project.run("feedback", project.day(0))
+    assert first["vote_id"] not in set(all_votes(project)["vote_id"])
+    project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
+    pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), before, check_exact=True)
+    project.materialise(["annotator_model"])
+    after = project.files.read_frame("annotator_model")
+    assert after["max_seq"].iloc[0] == seq + 1
+    assert after["n_votes"].sum() == before["n_votes"].sum() - 1
 
 
 def test_without_a_vote_the_frame_is_empty_and_says_why(grown: Any, branch: Callable[..., Any]) -> None:

@@ -83,6 +83,8 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
             frame = grown.files.read_frame(stage, event.asset_materialization.partition)
             assert found["dagster/row_count"].value == len(frame) > 0
             assert found["preview"].value.startswith("|")
+    event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
+    assert "data:image/png;base64," in event.asset_materialization.metadata["calibration_over_time"].value
     pictures = ("annotators", "loss_curve", "reliability_diagram", "drift_timeline")
     for stage, figure in zip((*LEARNING, "drift_report"), pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
@@ -94,7 +96,7 @@ def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grow
     for index in range(3):
         day = grown.day(index)
         page = grown.files.read_report(day).decode()
-        assert all(f'id="{part}"' in page for part in ("drift-over-time", "semantic-clusters", "calibration"))
+        assert all(f'id="{part}"' in page for part in ("drift-over-time", "semantic-clusters", "calibration", "calibration-over-time"))
         assert ("No vote has met a prediction of this model yet" in page) == (index < 2)
         assert not re.search(r"<script|<img|<link|src=|url\(|href=\"[^#]", page)
         runs = [run for run in grown.registry.runs(limit=100) if run.tags.get("dagster.asset") == "drift_report"]
@@ -218,6 +220,43 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(grown: Any, branch: Call
     changed = rewritten(before, contents(project))
     assert changed == {f"{stage}/{project.day(0)}" for stage in FEEDBACK}
     assert len(project.files.read_frame("votes", project.day(0))) == len(grown.files.read_frame("votes", project.day(0))) + 60
+
+
+def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no_other(grown: Any, branch: Callable[..., Any]) -> None:
+    project, old, later = branch(grown), grown.day(2), grown.day(3)
+    ids = project.files.read_frame("comparisons", old)["comparison_id"].tolist()
+    alone = {"ops": {"drift_report": {"config": {"window_days": 1}}}}
+    cast(project, ids[40:80], later, by="next", times=2)
+    project.run("feedback", later, config=alone)
+    before = project.files.windows([old, later])
+    assert [before[day].n_comparisons for day in (old, later)] == [len(ids), 40]
+    assert all(window.brier is not None and window.noise_ceiling is not None for window in before.values())
+    cast(project, ids[:30], old, times=2)
+    project.run("feedback", old, config=alone)
+    project.run("feedback", later, config=alone)
+    after = project.files.windows([old, later])
+    assert after[later] == before[later]
+    assert after[old].n_votes == before[old].n_votes + 60
+    assert after[old].last_seq == project.store.votes.max_seq() > after[later].last_seq
+    assert after[old].brier != before[old].brier
+    project.materialise(["drift_report"], later)  # both days in one window
+    both = project.files.windows([later])[later]
+    assert both.n_votes == after[old].n_votes + after[later].n_votes
+    page = project.files.read_report(later).decode()
+    rows = [
+        f'<span class="line">{day}</span></th><td class="number">{n:,}<' for day, n in ((later, both.n_votes), (old, after[old].n_votes))
+    ]
+    assert page.index(rows[0]) < page.index(rows[1])
+
+
+def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day(grown: Any, branch: Callable[..., Any]) -> None:
+    project, day = branch(grown), grown.day(2)
+    before = project.files.read_frame("drift_report", day)
+    Path(project.files.path("votes", project.day(1))).write_bytes(b"no Parquet")
+    project.materialise(["drift_report"], day)
+    page = project.files.read_report(day).decode()
+    assert "Left out. </strong>a day's frames cannot be read. votes: cannot read" in page
+    pd.testing.assert_frame_equal(project.files.read_frame("drift_report", day), before)
 
 
 def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(grown: Any, branch: Callable[..., Any]) -> None:

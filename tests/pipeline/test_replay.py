@@ -18,7 +18,7 @@ from replay.drive import Drive, ReplayStopped
 from replay.timeline import write_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.votes import last_words, latest_pairs
+from rlhf_pipeline.votes import judged_ids, last_words, latest_pairs
 from sensors.replay import LEFT_OUT_TAG, Replay, Waiting, end_of, outside
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
@@ -166,7 +166,11 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(his
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
     known = last_words(project.files.read_days("votes", project.files.days("votes")), up_to_seq=limit["up_to_seq"])
-    assert project.files.read_frame("annotator_model")["n_votes"].sum() == (known["choice"] != "skip").sum()
+    labels, shown = project.files.read_frame("annotator_model"), project.store.comparisons.with_ids(judged_ids(known))
+    assert labels["max_seq"].max() <= limit["up_to_seq"]
+    asked = known["comparison_id"].isin(shown.loc[shown["split"] != "test", "comparison_id"])
+    assert 0 < asked.sum() < len(known)
+    assert labels["n_votes"].sum() == (known.loc[asked, "choice"] != "skip").sum()
 
 
 def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(history: Any) -> None:
@@ -183,8 +187,8 @@ def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(his
     assert seqs(history, 1) - 20 < fired.change_seq < seqs(history, 2)
     refit = history.instance.get_run_by_id(fired.run_id)
     assert refit.job_name == "learning"
-    assert refit.run_config["ops"]["annotator_model"]["config"] == {"up_to_seq": seqs(history, 2)}
-    assert refit.run_config["ops"]["reward_model"]["config"] == {"change_seq": fired.change_seq, "up_to_seq": seqs(history, 2)}
+    for stage in ("annotator_model", "reward_model"):
+        assert refit.run_config["ops"][stage]["config"] == {"change_seq": fired.change_seq, "up_to_seq": seqs(history, 2)}
     assert "retraining" not in {run.job_name for run in history.instance.get_runs()}
     assert history.store.gates.all() == []
 

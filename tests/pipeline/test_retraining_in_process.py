@@ -1,6 +1,7 @@
 """From drift events to a gated candidate, all in this process: one change, one decision, one run, every step on record."""
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from urllib.parse import urlparse
 import dagster as dg
 import pytest
 
-from assets.delivery import is_accuracy
+from rlhf_pipeline.champions import Question
+from rlhf_pipeline.errors import ModelHashMismatch
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.policy import load_policy
+from rlhf_pipeline.protocols import silent
 from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion, folder_hash
-from rlhf_pipeline.registry import openings
+from rlhf_pipeline.registry import is_accuracy, openings
 from rlhf_pipeline.retraining.triggers import TriggerParams
+from rlhf_pipeline.reward_model import EmbeddingRewardModel
+from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +99,10 @@ def test_few_new_votes_hold_a_confirmed_change(grown: Any, branch: Callable[...,
 
 
 def test_the_request_down_weights_votes_before_the_change_in_every_stage_that_learns(retrained: Any) -> None:
-    change = {"config": {"change_seq": retrained.change}}
-    assert retrained.request.run_config == {"ops": dict.fromkeys(("reward_model", "calibration", "retraining_set"), change)}
+    change = {"change_seq": retrained.change}
+    learning = {"config": change | {"up_to_seq": retrained.store.votes.max_seq()}}  # what the decision knew, whenever the run comes
+    stages = dict.fromkeys(("annotator_model", "reward_model", "calibration"), learning)
+    assert retrained.request.run_config == {"ops": stages | {"retraining_set": {"config": change}}}
 
 
 def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) -> None:
@@ -248,6 +255,104 @@ def test_the_same_retraining_again_makes_no_second_candidate(retrained: Any, bra
     if project.registry.get("policy", "champion").version == 1:  # else its parent is another one, and so is the candidate
         assert project.files.read_record("candidate_model", ModelVersion) == before
         assert len(project.registry.history("policy")) == 2
+
+
+def metadata(project: Any, stage: str) -> dict[str, Any]:
+    return project.instance.get_latest_materialization_event(dg.AssetKey(stage)).asset_materialization.metadata
+
+
+def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
+    """The champion cannot be loaded any more; what stands in its place says so and hinders nobody."""
+    project = branch(grown, encoder=str(save_tiny_bert(tmp_path, positions=256)))
+    old = project.judge
+    with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
+        project.champions.judge().predict([Question(prompt="p", completion_a="a", completion_b="b")])
+    project.materialise(["reward_model", "calibration"], config={"ops": {"calibration": {"config": QUICK["calibration"]}}})
+    told = metadata(project, "reward_model")["headline"].value
+    assert f"fitted anew, not from {old}: it cannot be loaded" in told
+    assert f"{old} cannot be loaded" in metadata(project, "calibration")["headline"].value
+    assert project.judge == project.files.read_record("reward_model", ModelVersion).label != old
+    assert project.files.read_record("reward_model", ModelVersion).parent is None
+    assert project.champions.judge().lost is None
+    project.materialise(["reward_model"])  # now there is one to start from
+    assert project.files.read_record("reward_model", ModelVersion).parent == project.judge
+
+
+def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
+    """Another run does it, as after `Re-execute from failure`; the same pairs and champion lead it to the checkpoint."""
+    own = {"max_tokens": 48, "steps": 6, "checkpoint_every": 2, "texts_per_batch": 6, "precision": "float32"}
+    config = {"ops": {"reward_model": {"config": {"kind": "transformer", "n_members": 2, "fine_tuning": own}}}}
+    encoder = str(save_tiny_bert(tmp_path / "bert", positions=256))
+
+    def dies(done: int, total: int, note: str = "") -> None:
+        if note.startswith("loss") and done == 5:
+            raise RuntimeError("killed")
+
+    killed = branch(grown, encoder=encoder, overrides={"progress": lambda stage: dies})
+    assert "killed" in killed.errors(killed.materialise(["reward_model"], config=config, ok=False))
+    left = killed.settings.models / "reward_models"
+    assert sorted(path.name[:14] for path in left.rglob("step-*")) == ["step-000000002", "step-000000004"]
+    resumed = branch(killed)
+    resumed.materialise(["reward_model"], config=config)
+    whole = branch(grown, encoder=encoder)
+    whole.materialise(["reward_model"], config=config)
+    saved = [json.loads((_reward_model_folder(project) / "config.json").read_text()) for project in (resumed, whole)]
+    assert [record["resumed_from"] for record in saved[0]["records"]] == [4, None]
+    assert [record["resumed_from"] for record in saved[1]["records"]] == [None, None]
+    assert saved[0]["weights_hash"] == saved[1]["weights_hash"]
+    assert {name: saved[0]["params"][name] for name in own} == own
+    version = resumed.files.read_record("reward_model", ModelVersion)
+    assert {name: version.params[name] for name in own} == own
+    assert "l2_grid" not in version.params
+    assert not list((resumed.settings.models / "reward_models").iterdir())
+
+
+def _reward_model_folder(project: Any) -> Path:
+    folder: Path = project.registry.folder(project.files.read_record("reward_model", ModelVersion), project.champions.cache)
+    return folder
+
+
+def test_a_champion_calibrated_again_stays_champion_and_keeps_the_better_calibrator(
+    grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []  # the progress of each scoring: of a slow model every one is told
+    score = EmbeddingRewardModel.score
+
+    def told(done: int, total: int, note: str = "") -> None:
+        pass
+
+    def scored(self: Any, prompts: Any, completions: Any, *, progress: Any = None) -> Any:
+        asked.append(progress)
+        return score(self, prompts, completions, progress=progress or silent)
+
+    monkeypatch.setattr(EmbeddingRewardModel, "score", scored)
+    project = branch(grown, overrides={"progress": lambda stage: told})
+    before = project.champions.judge()
+    project.materialise(["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
+    shown = metadata(project, "calibration")
+    assert shown["is_champion"].value == 1.0
+    assert f"{before.label} is champion already and predicts through" in shown["headline"].value
+    assert len(asked) > 4
+    assert set(asked) == {told}
+    now = project.champions.judge()
+    assert now.calibrator_version.endswith("@2")
+    # Of majorities it is surer than single votes are.
+    project.materialise(["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20, "target": "majority"}}}})
+    shown = metadata(project, "calibration")
+    assert shown["is_champion"].value == 1.0
+    assert f"is champion already and keeps its calibrator {now.calibrator_version}: log loss" in shown["headline"].value
+    assert project.champions.judge().calibrator_version == now.calibrator_version
+    assert [report.may_serve for report in project.store.calibrations.log()] == [True, True, False]
+    assert len(project.store.promotions.history("demo.reward_model")) == 1
+
+
+def test_an_error_rate_stands_beside_the_least_that_can_be_reached(grown: Any) -> None:
+    shown = metadata(grown, "reflection_log")
+    rate, ceiling = shown["error_rate"].value, shown["noise_ceiling"].value
+    assert f"error rate {rate:.3f}, at best {1 - ceiling:.3f} [" in shown["headline"].value
+    logged = [run for run in grown.registry.runs(200) if "error_rate" in run.metrics]
+    assert logged
+    assert all(run.metrics["noise_ceiling"] == pytest.approx(ceiling) for run in logged[:1])
 
 
 def test_the_same_calibration_again_has_the_same_data_version(retrained: Any, branch: Callable[..., Any]) -> None:

@@ -3,15 +3,18 @@ import pandas as pd
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, recalibrated_loss
+from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, fit_calibrator, recalibrated_loss
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.champions import Champions, Judge, not_worse
+from rlhf_pipeline.calibration.temperature import TemperatureScaling
+from rlhf_pipeline.champions import Champions, Judge, Question, not_worse
 from rlhf_pipeline.completions import OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.store import Store
+from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,9 @@ def pairs(n, max_seq):
             "chosen_side": ["a", "b"] * (n // 2) + ["a"] * (n % 2),
         }
     )  # fmt: skip
+
+
+REST = {"day": "2026-01-01", "margin": 0.5, "annotator_kind": "human", "category": "factual"}  # columns no model looks at
 
 
 def test_before_init_the_cure_is_named(champions):
@@ -109,7 +115,7 @@ class Blind(SureOf):
 def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
     better, worse = judge(1.5, 2), Judge(version(1), Blind(1.5), None, "none")
     assert not_worse(better, worse, pairs(40, 1))[0]
-    assert not_worse(worse, worse, pairs(40, 1))[0]
+    assert not_worse(Judge(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1))[0]
     refused, reason = not_worse(worse, better, pairs(40, 1))
     assert not refused
     assert "worse than" in reason
@@ -157,3 +163,104 @@ def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_know
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
     promoted, reason = not_worse(Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste)
     assert promoted, reason
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_model_is_worse_than_itself(seed):
+    """Though the champion's calibrator was fitted on the very pairs they are compared by."""
+    fitted_on = make_pairs(160, seed=seed)
+    model = EmbeddingRewardModel(EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder())
+    model.fit(fitted_on[fitted_on["split"] == "train"].reset_index(drop=True))
+    calib = make_pairs(50, seed=100 + seed).assign(split="calib")
+    calibrator, _ = fit_calibrator(calib, model)
+    champion, same = (Judge(version(n), model, calibrator, "fitted@1") for n in (1, 2))
+    promoted, reason = not_worse(same, champion, calib)
+    assert promoted, reason
+    assert "no worse than" in reason
+    assert not_worse(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]  # nor is its calibrator
+
+
+def test_a_champion_s_calibrator_gives_way_only_to_one_that_predicts_no_worse():
+    """The same model: sure of itself beyond what votes say, and mended by a temperature."""
+    voted, model = pairs(40, 1), SureOf(6.0)
+    mended, _ = fit_calibrator(voted.assign(split="calib", **REST), model, CalibrationParams(methods=["temperature"]))
+    assert isinstance(mended, TemperatureScaling)
+    good, raw = Judge(version(), model, mended, "temperature@1"), Judge(version(), model, NoCalibration(), "none")
+    kept, reason = not_worse(raw, good, voted)
+    assert not kept
+    assert "through none, worse than" in reason
+    assert "through temperature@1 on 40 pairs of the calib split" in reason
+    assert not_worse(Judge(version(), model, mended, "temperature"), Judge(version(), model, NoCalibration(), "none@2"), voted)[0]
+    assert not_worse(raw, Judge(version(), model, None, "none"), voted) == (True, "it had no calibrator")
+    for nothing in (pairs(0, 1), voted.assign(n_votes=0)):
+        assert not not_worse(raw, good, nothing)[0]
+
+
+class OneVersion:
+    """A registry with one champion, whose files are in `folder`."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def get(self, kind, alias):
+        return version()
+
+    def folder(self, model, cache):
+        return self._folder
+
+
+@pytest.fixture
+def of_another_encoder(champions, tmp_path):
+    """Whose champion was fitted on an encoder that no setting names now."""
+    params = EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0])
+    EmbeddingRewardModel(params, WordEncoder()).fit(make_pairs(80)).save(tmp_path / "model")
+    return Champions(champions.store, OneVersion(tmp_path / "model"), tmp_path / "cache")
+
+
+def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another_encoder):
+    lost = of_another_encoder.judge()
+    assert lost.label == "demo.reward_model@1"
+    assert isinstance(lost.lost, ModelHashMismatch)
+    for asked in (lambda: lost.p_chosen(pairs(2, 1)), lambda: lost.embed(["q"], ["t"]), lambda: lost.reward_model.weights_hash):
+        with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
+            asked()
+    with pytest.raises(ModelHashMismatch):  # who names a version wants that one
+        of_another_encoder.judge(version())
+
+
+def test_so_is_one_whose_files_are_damaged(of_another_encoder, tmp_path):
+    (tmp_path / "model" / "config.json").write_bytes(b"half a fi")
+    assert isinstance(of_another_encoder.judge().lost, ModelError)
+
+
+def test_an_encoder_that_is_not_there_is_no_fault_of_the_champions(of_another_encoder, tmp_path):
+    nowhere = Champions(of_another_encoder.store, of_another_encoder.registry, tmp_path / "cache", encoder_name=str(tmp_path))
+    with pytest.raises(ModelNotFound, match="encoder"):
+        nowhere.judge()
+
+
+def test_a_new_model_takes_the_place_of_a_champion_that_cannot_be_loaded(of_another_encoder):
+    promoted, reason = not_worse(judge(0.0, 2), of_another_encoder.judge(), pairs(40, 1))
+    assert promoted
+    assert "demo.reward_model@1 cannot be loaded" in reason
+    assert "another encoder" in reason or "fitted on encoder" in reason
+    assert judge(1.0).lost is None
+
+
+class ByPlace:
+    """A model whose last digits depend on where in a batch a text stands, as a network's do."""
+
+    def score(self, prompts, completions, **_):
+        return np.array([len(text) / 7 + 1e-9 * place for place, text in enumerate(completions)])
+
+
+def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
+    asked = [Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11)) for i in range(60)]
+    turned = [Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a) for q in asked]
+    serving = Judge(version(), ByPlace(), NoCalibration(), "none@1")
+    there, back = serving.predict(asked), serving.predict(turned)
+    assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(there, back, strict=True))
+    assert all(one.p_calibrated + other.p_calibrated == 1.0 for one, other in zip(there, back, strict=True))
+    both = serving.predict([*asked, *turned])
+    assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True))
+    assert len({one.p_raw for one in there}) > 10

@@ -82,6 +82,31 @@ def test_a_benchmark_without_its_data_measured_nothing(tmp_path: Path) -> None:
     assert "limits: 1 not measured" in ended.stdout
 
 
+ALL_BUT_REAL = ("--without", "annotators,calibration,simulated,trainers")
+
+
+def learning(*more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "bench_learning.py"), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_verdict_over_all_counts_what_was_not_measured_as_that(tmp_path: Path) -> None:
+    ended = learning(*ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "registry"))
+    assert ended.returncode == 0, ended.stderr
+    assert "| real | 0." in ended.stdout
+    assert "limits: 5 not measured" in ended.stdout.splitlines()[-6]
+    assert "  not measured: bench_real: 1 not measured" in ended.stdout.splitlines()
+
+
+def test_the_verdict_over_all_is_broken_where_a_benchmark_dies(tmp_path: Path) -> None:
+    for name in ("pairs.parquet", "votes.parquet"):
+        (tmp_path / name).write_bytes(b"no parquet")
+    ended = learning(*ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "votes.parquet"))  # no folder
+    assert ended.returncode == 1
+    assert "FileExistsError" in ended.stderr
+    assert "  broken: bench_real: ended without a verdict" in ended.stdout.splitlines()
+
+
 def test_a_database_that_does_not_exist_is_refused_before_anything_is_made() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "bench_store.py"), "--on", "mysql"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,7 +15,17 @@ import pytest
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, StoreError
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CHAMPION, PREVIOUS, Registry, Run, code_commit, opening_recorder, openings
+from rlhf_pipeline.registry import (
+    CHAMPION,
+    PREVIOUS,
+    Registry,
+    Run,
+    code_commit,
+    lacks_ceiling,
+    missing_ceilings,
+    opening_recorder,
+    openings,
+)
 from rlhf_pipeline.votes import open_test_split
 from tests.s3 import local_s3
 
@@ -109,6 +119,60 @@ def test_the_same_files_parent_and_data_are_one_version(registry: Registry, tmp_
     assert register(registry, folder, data_hash="d", run_key="two") == first
     assert register(registry, folder, data_hash="other").version == 2
     assert register(registry, folder).version == 3
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_tagged"),
+    [
+        ({"test_accuracy": 0.7}, True),
+        ({"test_accuracy": 0.7, "noise_ceiling": 0.8}, False),
+        ({"token_accuracy": 0.7}, False),
+        ({"loss": 0.7}, False),
+        ({"error_rate": 0.2}, True),
+        ({"error_rate": 0.2, "noise_ceiling": 0.8}, False),
+        ({"test_accuracy": 0.7, "ceiling_from_below": 0.8}, True),
+    ],
+)
+def test_an_accuracy_without_a_ceiling_is_tagged_as_such(
+    registry: Registry, tmp_path: Path, metrics: dict[str, float], *, is_tagged: bool
+) -> None:
+    with registry.run("train") as run:
+        run.log_metrics(metrics)
+        version = registry.register("policy", model_folder(tmp_path), run=run, metrics=metrics)
+    client = registry.tracking.client
+    expected = "unknown" if is_tagged else None
+    assert client.get_run(run.run_id).data.tags.get("noise_ceiling") == expected
+    assert client.get_model_version(version.name, str(version.version)).tags.get("noise_ceiling") == expected
+    assert registry.get("policy", version.version) == version
+
+
+def test_each_accuracy_wants_the_ceiling_of_its_own_votes(registry: Registry, tmp_path: Path) -> None:
+    metrics = {"test_accuracy": 0.7, "test_accuracy_since_change": 0.6, "noise_ceiling": 0.8}
+    with registry.run("train") as run:
+        run.log_metrics(metrics)
+        version = registry.register("policy", model_folder(tmp_path), run=run, metrics=metrics)
+    client = registry.tracking.client
+    for tags in (client.get_run(run.run_id).data.tags, client.get_model_version(version.name, str(version.version)).tags):
+        assert {name: tags.get(name) for name in ("noise_ceiling", "noise_ceiling_since_change")} == {
+            "noise_ceiling": None,
+            "noise_ceiling_since_change": "unknown",
+        }
+    assert missing_ceilings(["accuracy_low", "accuracy_high", "accuracy"]) == ["noise_ceiling"]
+    assert missing_ceilings(["error_rate_since_change_low", "noise_ceiling_since_change"]) == []
+    assert lacks_ceiling({"error_rate": 0.2})
+    assert not lacks_ceiling(["token_accuracy", "mean_length"])
+
+
+def test_a_ceiling_that_a_retry_finds_is_no_longer_unknown(registry: Registry) -> None:
+    judged = {"accuracy": 0.7, "accuracy_since_change": 0.6}
+    first = interrupted(registry, RuntimeError(), "retried", lambda run: run.log_metrics(judged))
+    tags = registry.tracking.client.get_run(first.run_id).data.tags
+    assert (tags["noise_ceiling"], tags["noise_ceiling_since_change"]) == ("unknown", "unknown")
+    with registry.run("train", run_key="retried") as run:
+        run.log_metrics({"noise_ceiling": 0.8})
+    tags = registry.tracking.client.get_run(run.run_id).data.tags
+    assert "noise_ceiling" not in tags
+    assert tags["noise_ceiling_since_change"] == "unknown"
 
 
 def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:

@@ -198,7 +198,7 @@ def test_others_votes_are_not_read_by_annotators(web: Web):
     web.publish(3, overlap=2)
     one, other = web.client("annotator"), web.client("annotator")
     judge(one, 3)
-    for path in ("/votes", "/consensus", "/comparisons", "/progress", "/users", "/feedback", "/audit", "/metrics"):
+    for path in ("/votes", "/consensus", "/comparisons", "/progress", "/quality", "/users", "/feedback", "/audit", "/metrics"):
         assert other.get(path).status_code == 403, path
     assert other.get("/me/votes").json()["items"] == []
 

@@ -162,6 +162,8 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     assert {u.email for u in admin.users()} >= {"ann@client.test", "new@client.test"}
     assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed"}
     assert admin.progress().work.n_slots > 0
+    quality = admin.quality()
+    assert quality.n_annotators == len(quality.annotators)
     assert next(iter(admin.progress_events())).work.n_slots > 0
     assert admin.verify_audit().holds
     assert next(iter(admin.audit(action="users.*"))).action.startswith("users.")
@@ -214,7 +216,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"), ("POST", "predictions"),
         ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("GET", "users/{user_id}"), ("POST", "users"),
         ("PATCH", "users/{user_id}"), ("POST", "users/{user_id}:login-link"), ("GET", "progress"), ("GET", "progress/events"),
-        ("GET", "metrics"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),
+        ("GET", "metrics"), ("GET", "quality"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),
     }  # fmt: skip
     other = {
         ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("GET", "me/tokens"), ("POST", "me/tokens"),

@@ -12,12 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.client import AsyncClient, Client
 from rlhf_pipeline.client.answers import PairToPredict
-from rlhf_pipeline.errors import ConflictingRequest
+from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.predicting import AT_MOST, Predictor
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import ShiftedClock, Web
 from tests.web.databases import on_sqlite
@@ -74,8 +76,8 @@ def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
     turned = [{"prompt": p, "completion_a": b, "completion_b": a} for p, a, b in ASKED]
     there, back = (ask(engineer, {"pairs": pairs})["predictions"] for pairs in (PAIRS, turned))
     for one, other in zip(there, back, strict=True):
-        assert one["p_raw"] + other["p_raw"] == pytest.approx(1.0, abs=1e-6)
-        assert one["p_calibrated"] + other["p_calibrated"] == pytest.approx(1.0, abs=1e-6)
+        assert one["p_raw"] + other["p_raw"] == 1.0
+        assert one["p_calibrated"] + other["p_calibrated"] == 1.0
     same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})["predictions"][0]
     assert (same["p_raw"], same["p_calibrated"]) == (0.5, 0.5)
 
@@ -161,6 +163,74 @@ def test_others_are_answered_while_a_model_thinks(served: Web, engineer: httpx.C
     thinking.join()
     assert len(quick) > 3
     assert sorted(quick)[len(quick) // 2] < slow[0] / 2
+
+
+class Thinking:
+    """Stands in for a model: says what it says only once it is allowed to."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.may_answer, self.begun = judge, threading.Event(), threading.Event()
+
+    def predict(self, questions: Any) -> Any:
+        self.begun.set()
+        assert self.may_answer.wait(60)
+        return self.judge.predict(questions)
+
+
+def test_many_predictions_leave_every_other_route_its_threads(served: Web, engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty at once on a model that does not answer, more than the server has threads: a few wait, the others come again, /me answers."""
+    ask(engineer, PAIRS[0])
+    real = Predictor._judge
+    thinking: list[Thinking] = []
+    one = threading.Lock()
+
+    def judge(self: Predictor) -> Any:
+        with one:
+            if not thinking:
+                thinking.append(Thinking(real(self)))
+        return thinking[0]
+
+    monkeypatch.setattr(Predictor, "_judge", judge)
+    answers: list[httpx.Response] = []
+
+    def post() -> None:
+        answers.append(httpx.post(f"{served.url}/api/v1/predictions", json=PAIRS[0], headers=engineer.headers, timeout=60))
+
+    asking = [threading.Thread(target=post) for _ in range(60)]
+    for thread in asking:
+        thread.start()
+    try:
+        until = time.monotonic() + 30
+        while len(answers) < 60 - AT_MOST and time.monotonic() < until:
+            time.sleep(0.01)
+        refused = list(answers)
+        me = engineer.get("/me", timeout=10)
+    finally:
+        thinking[0].may_answer.set()
+        for thread in asking:
+            thread.join()
+    assert me.status_code == 200
+    assert len(refused) == 60 - AT_MOST
+    assert {(r.status_code, r.json()["type"], r.headers["Retry-After"]) for r in refused} == {
+        (503, "urn:rlhf:problem:too_many_predictions", "1")
+    }
+    assert sorted(r.status_code for r in answers) == [200] * AT_MOST + [503] * (60 - AT_MOST)
+    monkeypatch.undo()
+    ask(engineer, PAIRS[0])  # every place was given back
+
+
+def test_a_model_that_gives_nan_is_the_servers_fault(engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object, **__: object) -> None:
+        raise InvalidScores("The network gives NaN or infinite numbers for a text. Its weights are damaged: load or fit it again.")
+
+    monkeypatch.setattr(Judge, "predict", damaged)
+    answer = engineer.post("/predictions", json=PAIRS[0])
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "urn:rlhf:problem:model_unavailable"
+    assert answer.headers["Retry-After"] == "1"
+    assert "weights are damaged" in answer.json()["detail"]
+    monkeypatch.undo()
+    ask(engineer, PAIRS[0])
 
 
 def test_another_champion_and_another_calibrator_serve_without_a_restart(home: LearntHome, served: Web, engineer: httpx.Client) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record, content_hash
@@ -18,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class TrainerParams(LabelParams):
-    """How the weights of a transformer are learnt."""
+class OptimisationParams(BaseModel):
+    """How the weights of a transformer are moved."""
 
     trainer: Literal["shared_text", "trl"] = Field(
         default="shared_text",
@@ -27,6 +27,12 @@ class TrainerParams(LabelParams):
         "trl: TRL's RewardTrainer, two completions encoded per pair",
     )
     texts_per_batch: int = Field(default=12, ge=2, le=4096, description="shared_text: completions encoded together")
+    texts_per_prompt: int = Field(
+        default=4,
+        ge=2,
+        le=4096,
+        description="shared_text: completions of one prompt that are taken together; a batch takes several prompts",
+    )
     batches_per_step: int = Field(default=1, ge=1, le=4096, description="Batches whose gradients are summed before the weights move")
     pairs_per_batch: int = Field(default=8, ge=1, le=4096, description="trl: pairs of one batch")
     epochs: int = Field(default=1, ge=1, le=1000, description="Times every pair is seen at least once")
@@ -43,6 +49,11 @@ class TrainerParams(LabelParams):
     )
     device: str = Field(default="cpu", description="Where it is trained and scored: cpu, cuda or cuda:1")
     checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints, where a folder for them is given")
+
+
+class TrainerParams(OptimisationParams, LabelParams):
+    """How the weights of a transformer are learnt from pairs."""
+
     seed: int = Field(default=0, ge=0, description="Of the head's start and of the order of the data")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.reward_model.trainers.base import TrainingData
 
 Ints = npt.NDArray[np.int64]
@@ -29,15 +30,25 @@ class Batch:
 class Plan:
     """Batches of every step, by seed alone: a training that goes on after a kill finds its place by the number of the step.
 
-    In each epoch every pair is in at least one batch. A batch begins with a pair that was in none yet, at random, and grows by the
-    completion of the same prompt that brings most such pairs, until it is full or brings none; small ones share a batch.
+    In each epoch every pair is in at least one batch. A cluster begins with a pair that was in none yet, at random, and grows by the
+    completion of the same prompt that brings most such pairs, until it has `texts_per_prompt` or none is left to bring; as many clusters,
+    of prompts at random, as `texts_per_batch` allows make a batch. Raises NotEnoughData where no pair has two completions.
     """
 
     def __init__(
-        self, data: TrainingData, *, texts_per_batch: int, batches_per_step: int, epochs: int, steps: int | None, seed: int
+        self,
+        data: TrainingData,
+        *,
+        texts_per_batch: int,
+        texts_per_prompt: int,
+        batches_per_step: int,
+        epochs: int,
+        steps: int | None,
+        seed: int,
     ) -> None:
         self._data = data
         self._texts_per_batch = texts_per_batch
+        self._texts_per_cluster = min(texts_per_prompt, texts_per_batch)
         self._per_step = batches_per_step
         self._seed = seed
         self._neighbours: dict[int, dict[int, list[int]]] = defaultdict(dict)
@@ -45,6 +56,11 @@ class Plan:
             if a != b:  # a completion beside itself teaches nothing
                 self._neighbours[a].setdefault(b, []).append(row)
                 self._neighbours[b].setdefault(a, []).append(row)
+        if not self._neighbours:
+            raise NotEnoughData(
+                f"Each of {len(data.first)} pairs to train on sets a completion beside itself, of which nothing is learnt. "
+                "Collect votes on completions that differ within max_tokens."
+            )
         self._epochs: list[list[Batch]] = []
         self._starts = [0]
         while (len(self._epochs) < epochs) if steps is None else (self._starts[-1] < steps):
@@ -72,7 +88,7 @@ class Plan:
         self._starts.append(self._starts[-1] + -(-len(batches) // self._per_step))
 
     def _clusters(self, rng: np.random.Generator) -> list[list[int]]:
-        """Sets of texts, each of one prompt, that hold every pair at least once; small ones of different prompts stand side by side."""
+        """Sets of texts, each of one prompt, that hold every pair at least once."""
         fresh = {a: set(others) for a, others in self._neighbours.items()}  # with whom a text was not together yet
         made = []
         for row in rng.permutation(len(self._data.first)).tolist():
@@ -92,7 +108,7 @@ class Plan:
 
         joined(a)
         joined(b)
-        while len(cluster) < self._texts_per_batch and gain:
+        while len(cluster) < self._texts_per_cluster and gain:
             most = max(gain.values())
             best = sorted(text for text, n in gain.items() if n == most)
             new = best[int(rng.integers(len(best)))]

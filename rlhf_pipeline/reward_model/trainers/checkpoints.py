@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_pipeline.files import refusals_named, write_whole
+from rlhf_pipeline.reward_model.folders import refuse_foreign
 
 NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
 FINGERPRINT_FILE = "fingerprint.txt"
+OWN = re.compile(rf"{NAME.pattern}|^{re.escape(FINGERPRINT_FILE)}$|^\..+\.tmp$")
 KEPT = 2  # the newest, and one before it in case that is damaged
 MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
 
@@ -32,7 +34,11 @@ class Resumed:
 
 
 def open_checkpoints(folder: Path, fingerprint: str) -> None:
-    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the start, data, parameters."""
+    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the start, data, parameters.
+
+    Raises ConfigurationError where it holds anything else than checkpoints: that is somebody's.
+    """
+    refuse_foreign(folder, OWN, "the checkpoints of a training")
     label = folder / FINGERPRINT_FILE
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
         shutil.rmtree(folder)
@@ -50,6 +56,7 @@ def save_checkpoint(folder: Path, step: int, network: Any, optimizer: Any, count
     tensors[RANDOM] = torch.get_rng_state()
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     with refusals_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)  # another process that did the same training has cleaned up
         try:
             save_file(tensors, temporary, metadata={"step": str(step), "counted": json.dumps(counted)})
             with temporary.open("rb") as file:

@@ -14,6 +14,7 @@ from rlhf_pipeline.web.api import (
     me,
     predictions,
     progress,
+    quality,
     users,
     votes,
 )
@@ -28,6 +29,7 @@ NOUNS = (
     guidelines,
     users,
     progress,
+    quality,
     predictions,
     feedback,
     audit,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Query, Response
 
+from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import lists, votes
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
@@ -46,9 +47,10 @@ def read(
     day: date | None = None,
     comparison_id: Annotated[str | None, Query(max_length=200)] = None,
     q: Annotated[str | None, Query(max_length=200, description="words in the reason; alone, without the other filters")] = None,
+    mark: Annotated[Mark | None, Query(description="votes that `GET quality` counts; with annotator_id or alone")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VoteOut]:
     """Votes as recorded, newest first. Who may vote is not shown others' votes on what they have not judged; an admin is."""
     only = {"annotator_id": annotator_id, "day": str(day) if day else None, "comparison_id": comparison_id}
-    return lists.votes(site, principal, only, q, cursor=cursor, limit=limit)
+    return lists.votes(site, principal, only, q, mark=mark, cursor=cursor, limit=limit)

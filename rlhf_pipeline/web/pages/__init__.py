@@ -12,6 +12,7 @@ from rlhf_pipeline.web.pages import (
     guidelines,
     me,
     progress,
+    quality,
     rules,
     session,
     users,
@@ -22,7 +23,7 @@ from rlhf_pipeline.web.pages.session import login_path
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-NOUNS = (session, annotate, progress, votes, comparisons, consensus, feedback, guidelines, rules, users, me, audit)
+NOUNS = (session, annotate, progress, votes, quality, comparisons, consensus, feedback, guidelines, rules, users, me, audit)
 
 router = APIRouter()
 for noun in NOUNS:

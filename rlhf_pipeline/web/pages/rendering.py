@@ -37,6 +37,7 @@ PLACES = (
     Place("/annotate", "Annotate", Permission.VOTES_CAST),
     Place("/progress", "Progress", Permission.PROGRESS_READ),
     Place("/votes", "Votes", Permission.VOTES_READ),
+    Place("/quality", "Data quality", Permission.VOTES_READ),
     Place("/comparisons", "Comparisons", Permission.COMPARISONS_READ),
     Place("/consensus", "Consensus", Permission.CONSENSUS_READ),
     Place("/feedback", "Feedback", Permission.FEEDBACK_READ),

@@ -5,11 +5,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.votes.quality import MARKS, Mark
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.forms import attempted
+from rlhf_pipeline.web.pages.quality import WORDS
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
@@ -31,9 +33,10 @@ class Filters:
         day: Annotated[str, Query(max_length=10)] = "",
         annotator_id: Annotated[str, Query(max_length=200)] = "",
         comparison_id: Annotated[str, Query(max_length=200)] = "",
+        mark: Annotated[str, Query(max_length=20)] = "",
     ):
-        self.q, self.day, self.annotator_id, self.comparison_id = (
-            word.strip().replace("\x00", "") for word in (q, day, annotator_id, comparison_id)
+        self.q, self.day, self.annotator_id, self.comparison_id, self.mark = (
+            word.strip().replace("\x00", "") for word in (q, day, annotator_id, comparison_id, mark)
         )
 
     @property
@@ -43,7 +46,7 @@ class Filters:
     def page(self, site: Site, principal: Principal, cursor: str | None, limit: int) -> Page[VoteOut]:
         """Raises Problem 422 for what cannot be asked together, or is no day."""
         only = {"day": _day(self.day), "annotator_id": self.annotator_id or None, "comparison_id": self.comparison_id or None}
-        return lists.votes(site, principal, only, self.q or None, cursor=cursor, limit=limit)
+        return lists.votes(site, principal, only, self.q or None, mark=_mark(self.mark), cursor=cursor, limit=limit)
 
 
 @router.get("/votes")
@@ -63,6 +66,7 @@ def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[
         problem=problem.detail if problem else None,
         is_later=cursor is not None or not sees_all,  # "nobody has voted" is said to those alone who would see it
         names=names_for(site, principal),
+        marks=WORDS,
     )
 
 
@@ -71,6 +75,15 @@ def download(site: AnySite, principal: Reader, filters: Annotated[Filters, Depen
     filters.page(site, principal, None, 1)  # what is wrong with it is said before the file begins
     rows = every(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("votes", list(VoteOut.model_fields), rows)
+
+
+def _mark(said: str) -> Mark | None:
+    if not said:
+        return None
+    for mark in MARKS:
+        if mark == said:
+            return mark
+    raise Problem(422, f"{said!r} marks no votes. Known: {', '.join(MARKS)}.", kind="invalid", errors=[("query.mark", "is no mark")])
 
 
 def _day(said: str) -> str | None:

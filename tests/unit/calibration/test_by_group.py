@@ -1,8 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from rlhf_pipeline.calibration import (
+    all_ceilings,
     calibration_by_group,
     calibration_metrics,
     ceilings_by_group,
@@ -10,11 +12,11 @@ from rlhf_pipeline.calibration import (
     groups_of,
     reliability_by_group,
 )
-from rlhf_pipeline.calibration.by_group import MIN_PAIRS, OWN
-from rlhf_pipeline.calibration.plots import N_PANELS
+from rlhf_pipeline.calibration.by_group import MIN_PAIRS, OWN, UNKNOWN_CEILING, largest
+from rlhf_pipeline.calibration.plots import N_PANELS, draw_ceiling
 from rlhf_pipeline.errors import FrameError, InvalidScores
 from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
-from rlhf_pipeline.votes import noise_ceiling
+from rlhf_pipeline.votes import shown_ceiling
 from tests.unit.votes.simulated import simulate
 
 
@@ -55,7 +57,7 @@ def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
     p, y, ids, groups = rows({"tiny": n})
     (group,) = calibration_by_group(p, y, ids, groups, raw=p)
     assert (group.n, group.raw, group.calibrated, group.calibrated_bins) == (n, None, None, ())
-    assert group_cells(group)[2:] == [str(n), "too few", "unknown: no two votes overlap", "too few", "too few"]
+    assert group_cells(group)[2:] == [str(n), "too few", UNKNOWN_CEILING, "too few", "too few"]
 
 
 def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
@@ -64,6 +66,12 @@ def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
     assert group.calibrated is not None
     assert group.calibrated.accuracy.high == 1.0
     assert group.calibrated.accuracy.low == pytest.approx(0.757, abs=0.001)  # Wilson's for 12 of 12
+    ece = group.calibrated.ece_debiased
+    assert ece is not None
+    assert (ece.low, ece.value) == (0.0, pytest.approx(0.1, abs=0.01))  # 12 of 12 at 0.9 are no rare thing
+    assert ece.high > 0.15
+    assert group.calibrated.slope is None
+    assert group_cells(group)[-1] == "unknown"
 
 
 def test_one_group_only_is_the_whole() -> None:
@@ -98,9 +106,50 @@ def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
     ids = sorted(votes["comparison_id"].unique())
     half = dict.fromkeys(ids[:40], "first")
     found = ceilings_by_group(votes, {"source": half, "category": {ids[0]: "alone"}})
-    assert found["source"] == {"first": noise_ceiling(votes[votes["comparison_id"].isin(half)])}
+    assert found["source"] == {"first": shown_ceiling(votes[votes["comparison_id"].isin(half)])}
     single = votes.drop_duplicates("comparison_id")
     assert ceilings_by_group(single, {"source": half}) == {"source": {}}
+
+
+def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
+    votes = simulate(80, seed=3, ties=False).votes.drop_duplicates("comparison_id")
+    swapped = votes["choice"].map({"a": "b", "b": "a"})
+    again = votes.assign(repeat_of=votes["comparison_id"], comparison_id="r" + votes["comparison_id"], vote_id="r" + votes["vote_id"])
+    both = pd.concat([votes, again.assign(choice=swapped, seq=again["seq"] + 1000)], ignore_index=True)
+    first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
+    found = ceilings_by_group(both, {"source": first})["source"]["first"]
+    assert (found.value, found.n, found.basis) == (1.0, 40, "repeats")
+    one = sorted(votes["comparison_id"])[50]
+    judged = pd.DataFrame({"prompt_id": ["p"], "comparison_id": [one], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]})
+    assert ceilings_by_group(votes, {"source": {one: "second"} | first}, passes=judged)["source"].keys() == {"second"}
+
+
+def test_passes_that_do_not_say_of_which_comparison_belong_to_no_group() -> None:
+    """`agreement` takes such, and so do ceilings of all."""
+    votes = simulate(80, seed=3).votes
+    first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
+    passes = pd.DataFrame({"prompt_id": ["p"], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]})
+    assert ceilings_by_group(votes, {"source": first}, passes=passes) == ceilings_by_group(votes, {"source": first})
+
+
+def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> None:
+    """No slope where every probability is one half."""
+    p, y, ids, groups = rows({"flat": 50})
+    (group,) = calibration_by_group(np.full(len(p), 0.5), y, ids, groups)
+    assert group.calibrated is not None
+    assert group.calibrated.slope is None
+    assert group_cells(group)[-1] == "unknown"
+
+
+def test_all_four_figures_are_told_of_all_votes_and_of_each_group() -> None:
+    votes = simulate(60, seed=1).votes
+    ids = sorted(votes["comparison_id"].unique())
+    table = all_ceilings(votes, {"source": dict.fromkeys(ids[:30], "web"), "category": dict.fromkeys(ids, "coding")})
+    assert table[["grouped_by", "group"]].to_numpy().tolist() == [["all", "all"], ["source", "web"], ["category", "coding"]]
+    assert {"estimate", "at_least", "at_most", "from_repeats"} <= set(table.columns)
+    whole, web, coding = (table.iloc[i] for i in range(3))
+    assert whole["estimate"] == coding["estimate"] == shown_ceiling(votes).value  # type: ignore[union-attr]
+    assert web["n_votes"] < whole["n_votes"]
 
 
 def report(groups: tuple[GroupCalibration, ...]) -> CalibrationReport:
@@ -118,6 +167,29 @@ def test_the_picture_of_the_groups_is_a_png_whatever_their_size_and_number() -> 
     for some in (found, found[-1:]):
         assert (reliability_by_group(report(some)) or b"").startswith(b"\x89PNG")
     assert reliability_by_group(report(())) is None
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "words"),
+    [
+        (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
+        (Interval(value=0.8, low=0.7, high=0.9, n=9), "noise ceiling 0.800 [0.700, 0.900]"),
+        (Interval(value=0.8, low=0.7, high=0.9, n=9, basis="repeats"), "noise ceiling 0.800 [0.700, 0.900] from repeats"),
+    ],
+)
+def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(ceiling: Interval | None, words: str) -> None:
+    axes = Figure().subplots()
+    draw_ceiling(axes, ceiling)
+    assert [" ".join(label.split()) for label in axes.get_legend_handles_labels()[1]] == [words]
+
+
+def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> None:
+    """Twelve categories left no room for a source, and were called the larger ones."""
+    p, y, ids, sources = rows({"web": 200, "tiny": 3})
+    names = {i: f"c{n % (N_PANELS + 3)}" for n, i in enumerate(dict.fromkeys(ids))}
+    found = calibration_by_group(p, y, ids, {"category": names, **sources})
+    assert [(g.by, g.group) for g in largest(found, 3)] == [("category", "c0"), ("category", "c1"), ("source", "web")]
+    assert largest(found, 100) == sorted(found, key=lambda g: (g.by, -g.n, g.group))
 
 
 def test_a_report_of_an_earlier_version_still_loads() -> None:

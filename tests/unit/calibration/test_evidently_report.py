@@ -36,6 +36,17 @@ def test_a_calibrated_day_passes_and_an_overconfident_one_fails_all_tests():
     assert all((t["value"] < t["threshold"]) == (t["name"] != "ece_lower_bound") for t in bad.tests)
 
 
+@pytest.mark.parametrize(("right", "passed"), [(1.0, [True, True, False]), (0.0, [False, False, False])])
+def test_a_day_whose_votes_all_agree_has_no_slope_and_is_tested_all_the_same(right, passed):
+    frame = rows(1.0, 100)
+    agreeing = frame.assign(outcome=np.where(frame["p"] > 0.5, right, 1 - right))
+    result = evidently_calibration_report(agreeing, agreeing)
+    assert [t["passed"] for t in result.tests] == passed
+    assert "calibration_slope" not in result.values
+    json.dumps(result.json, allow_nan=False)
+    assert "calibration_slope" in evidently_calibration_report(frame, agreeing).values
+
+
 def test_the_slope_is_tested_on_the_latest_rows_alone():
     before, lately = rows(1.0, 2000), rows(3.0, 200, seed=1)
     joined = pd.concat([before, lately.assign(group=lately["group"] + 10_000)], ignore_index=True)
@@ -70,6 +81,17 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceilin
     drawn = next(m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_width")
     assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
     assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "words"),
+    [
+        (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
+        (Interval(value=0.81, low=0.777, high=0.85, n=50, basis="repeats"), "noise ceiling 0.810 [0.777, 0.850] from repeats"),
+    ],
+)
+def test_the_page_says_where_its_ceiling_is_from_and_why_there_is_none(ceiling: Interval | None, words: str):
+    assert words in evidently_calibration_report(rows(1.0), noise_ceiling=ceiling).html().decode()
 
 
 def test_too_few_rows_are_not_a_verdict():

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.calibration.metrics import brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
+from rlhf_pipeline.calibration.metrics import Rows, brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
-from rlhf_pipeline.calibration.slope import calibration_slope
+from rlhf_pipeline.calibration.slope import LARGEST, calibration_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.votes.intervals import BootstrapParams
@@ -156,9 +156,90 @@ def test_coins_and_a_single_prompt_have_no_slope():
         calibration_slope(*world(0), groups=["one"] * 200)
 
 
-def test_separable_rows_give_a_finite_slope():
-    p = np.linspace(0.6, 0.9, 40)
-    assert np.isfinite(calibration_slope(p, np.ones(40)).high)
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_of_votes_that_all_agree_there_is_no_slope_and_one_end_of_it(right):
+    p, y = np.linspace(0.6, 0.9, 40), np.full(40, right)
+    with pytest.raises(NotEnoughData, match="with the model" if right else "against the model"):
+        calibration_slope(p, y)
+    assert calibration_metrics(p, y).slope is None
+    low, high = slope_bounds(Rows.of(p, y))
+    assert (low == -LARGEST) == (right == 0.0)
+    assert (high == LARGEST) == (right == 1.0)
+    finite = low if right else high
+    assert -3 < finite < 3  # 40 votes say that it is not far below, or above
+    told = overconfidence_test(p, y)
+    assert told.slope is None
+    assert told.fires == (right == 0.0) == (told.p_value < 0.025)
+    # Three votes of a comparison that say the same are not three.
+    alike = slope_bounds(Rows.of(p, y, groups=np.arange(40) // 4))
+    assert alike[0] < low or alike[1] > high
+
+
+def twelve(seed, sharpen, votes, sd=1.5):
+    """A group of 12 comparisons: probabilities, outcomes and comparisons of the votes, and the ECE in truth."""
+    rng = np.random.default_rng(seed)
+    logits, of = rng.normal(0, sd, 12), np.repeat(np.arange(12), votes)
+    y = (rng.random(len(of)) < logistic(logits[of])).astype(float)
+    return logistic(sharpen * logits)[of], y, of, np.abs(logistic(sharpen * logits) - logistic(logits)).mean()
+
+
+@pytest.mark.parametrize("sd", [1.0, 1.5, 2.5])
+@pytest.mark.parametrize("votes", [1, 3])
+@pytest.mark.parametrize("sharpen", [1.0, 3.0])
+def test_the_slope_of_a_small_group_is_where_its_interval_says_or_there_is_none(sharpen, votes, sd):
+    held = []
+    for seed in range(300):
+        p, y, of, _ = twelve(seed, sharpen, votes, sd)
+        try:
+            found = calibration_slope(p, y, groups=of)
+        except NotEnoughData:
+            continue
+        assert found.low < found.value < found.high
+        held.append(found.low <= 1 / sharpen <= found.high)
+    assert np.mean(held) >= 0.9
+    assert len(held) > 150
+
+
+@pytest.mark.parametrize("votes", [1, 3])
+@pytest.mark.parametrize("sharpen", [1.0, 3.0])
+def test_the_ece_of_a_small_group_is_where_its_interval_says(sharpen, votes):
+    held = []
+    for seed in range(100):
+        p, y, of, truth = twelve(seed, sharpen, votes)
+        found = calibration_metrics(p, y, groups=of, params=BootstrapParams(n_resamples=200)).ece_debiased
+        held.append(found.low <= truth + 1e-9 and truth <= found.high)
+    assert np.mean(held) >= 0.9
+
+
+@pytest.mark.parametrize("n", [2, 15])
+@pytest.mark.parametrize(("p", "right"), [(0.9, 1.0), (0.6, 0.0), (1 - 1e-7, 0.0)])
+def test_rows_that_all_agree_are_no_certainty(n, p, right):
+    found = calibration_metrics(np.full(n, p), np.full(n, right))
+    for name in ("accuracy", "ece_debiased", "ece_equal_mass", "ece_equal_width", "brier", "log_loss"):
+        interval = getattr(found, name)
+        assert interval.low < interval.high, name
+        assert interval.low <= interval.value <= interval.high
+    assert found.ece_debiased.high <= 1.0
+    assert found.slope is None
+    # What the other votes of a calibrated model could have been is no miscalibration: 15 of 15 at 0.9 are every fifth such draw.
+    assert (found.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
+
+
+def test_where_all_are_right_brier_and_log_loss_are_what_they_would_be_at_the_ends_of_the_accuracy():
+    found = calibration_metrics(np.full(15, 0.9), np.ones(15))
+    low = found.accuracy.low
+    assert (found.brier.low, found.log_loss.low) == (pytest.approx(0.01), pytest.approx(-np.log(0.9)))
+    assert found.brier.high == pytest.approx(low * 0.01 + (1 - low) * 0.81)
+    assert found.log_loss.high == pytest.approx(-low * np.log(0.9) - (1 - low) * np.log(0.1))
+
+
+def test_bins_whose_rows_agree_do_not_narrow_the_ece_of_rows_that_do_not():
+    """Ten bins of which nine are all right: the bootstrap alone sees the scatter of one."""
+    p = np.repeat(np.linspace(0.86, 0.95, 10), 6)
+    y = np.ones(60)
+    y[:3] = 0.0
+    found = calibration_metrics(p, y).ece_equal_mass
+    assert found.high - found.low > 0.05
 
 
 @pytest.mark.parametrize("sharpen", [0.5, 1.0, 3.0])
@@ -208,6 +289,10 @@ def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibr
 
 
 def test_all_right_is_no_certainty():
-    accuracy = calibration_metrics(np.full(20, 0.8), np.ones(20)).accuracy
+    found = calibration_metrics(np.full(20, 0.8), np.ones(20))
+    accuracy, ece = found.accuracy, found.ece_debiased
     assert (accuracy.value, accuracy.high) == (1.0, 1.0)
     assert 0.8 < accuracy.low < 0.9
+    assert ece.value == pytest.approx(0.2, abs=0.001)
+    assert 0.1 < ece.high - ece.low < 0.3
+    assert found.slope is None  # any slope from some 0.8 up would do as well

@@ -387,6 +387,79 @@ def test_prompts_with_a_domain_come_in_once_each_however_they_are_spaced(rlhf, h
     ]  # fmt: skip
 
 
+KINDS = ("csv", "jsonl", "parquet")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        # Both rows say their split.
+        (
+            [{"split": "train"}, {"split": "train"}, {"split": "test"}],
+            "prompt 'Why?' is in two splits, line {1} in train, line {3} in test",
+        ),
+        # The second leaves it to the hash of the prompt, which says another one; the first does.
+        ([{"split": "calib"}, {"split": None}], "prompt 'Why?' is in two splits, line {1} in calib, line {2} in train"),
+        ([{"split": None}, {"split": "calib"}], "prompt 'Why?' is in two splits, line {2} in calib, line {1} in train"),
+        # A group is in one split, and groups excuse nothing for who names none.
+        (
+            [{"split_group": "g", "split": "train"}, {"split_group": "g", "split": "test"}],
+            "split_group 'g' is in two splits, line {1} in train",
+        ),
+        (
+            [{"split_group": "g", "split": "test"}, {"split": "train"}],
+            "prompt 'Why?' is in two splits, line {1} in test, line {2} in train",
+        ),
+        (
+            [{"split_group": "g", "split": "test"}, {"split_group": "h", "split": "train"}, {"split": "test"}],
+            "prompt 'Why?' is in two splits, line {2} in train, line {3} in test",
+        ),
+    ],
+)
+def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(rlhf, home, tmp_path, kind, rows, words):
+    """What is learnt of it would be judged on it."""
+    told = [
+        pair(0, split=None, split_group=None),
+        *(pair(n, **{"split_group": None} | row, prompt="Why?") for n, row in enumerate(rows, 1)),
+    ]
+    file = write(tmp_path / f"pairs.{kind}", told)
+    lines = [n + (2 if kind == "csv" else 1) for n in range(len(told))]
+    with pytest.raises(DatasetError, match=re.escape(words.format(*lines))) as refused:
+        rlhf("import", "comparisons", file, "--project", "real")
+    assert "nothing was imported. Give both" in str(refused.value)
+    assert comparisons_in(home) == {}
+    with store_of(home) as store:
+        assert [i.state for i in store.imports.all()] == ["failed"]
+
+
+def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_path):
+    first = [pair(0, prompt="Why?", split="test"), pair(1, prompt="How?"), pair(2, prompt="When?", split_group="g", split="calib")]
+    rlhf("import", "comparisons", write(tmp_path / "first.jsonl", first), "--project", "real")
+    before = comparisons_in(home)
+    known = {n: before[f"p{n}"]["comparison_id"] for n in range(3)}
+    wrong = {
+        "prompt 'Why?' is in two splits": ([pair(3, prompt="Why?", split="train")], f"line 1 in train, comparison {known[0]} of the store in test"),
+        "prompt 'Why?' is in": ([pair(4, prompt="Why?")], f"comparison {known[0]} of the store in test, line 1 in train"),
+        "prompt 'How?' is in": ([pair(5), pair(6, prompt="How?", split="test")], f"line 2 in test, comparison {known[1]} of the store in "),
+        "split_group 'g' is in": ([pair(7, split_group="g", split="test")], f"line 1 in test, comparison {known[2]} of the store in calib"),
+    }  # fmt: skip
+    for words, (rows, places) in wrong.items():
+        with pytest.raises(DatasetError, match=f"{re.escape(words)}.*{re.escape(places)}"):
+            rlhf("import", "comparisons", write(tmp_path / "more.jsonl", rows))
+        assert comparisons_in(home) == before
+    right = [pair(8, prompt="Why?", split="test"), pair(9, prompt="How?"), pair(10, split_group="g", split="calib"), *first]
+    assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith("3 imported, 3 already known")
+
+
+def test_split_groups_say_what_belongs_together_and_the_rest_is_told(rlhf, home, tmp_path):
+    """Two data sets ask the same prompt and have split it in their own ways: who made the file says that they are different things."""
+    rows = [pair(0, prompt="Why?", split_group="g", split="test"), pair(1, prompt="Why?", split_group="h", split="train"), pair(2)]
+    output = rlhf("import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real")
+    assert output.startswith("3 imported")
+    assert "1 prompt, first 'Why?', in several splits, as the split_groups say: what is learnt of them is judged on them too" in output
+
+
 def test_prompts_that_are_not_utf_8_or_too_long_are_reported(rlhf, home, tmp_path):
     file = tmp_path / "q.csv"
     file.write_bytes("text,domain\ncafé,x\n".encode() + "café,x\n".encode("latin-1") + b",x\n" + b"y" * 100_001 + b",x\n")
@@ -404,11 +477,14 @@ def test_the_real_votes_are_imported_once_in_the_order_they_were_cast(rlhf, home
     for name in ("pairs", "votes"):
         shutil.copy(data / f"{name}.parquet", tmp_path)
     output = rlhf("import", "comparisons", tmp_path / "pairs.parquet", "--project", "real").splitlines()
-    assert output == [
+    assert output[:3] == [
         "17,614 imported, 0 already known, 0 merged, 0 rejected",
         "columns left alone: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
         "flagged and left out of training: 26 identical, 284 repeated",
     ]
+    # Two data sets ask some of the same prompts; each has split them in its own way.
+    assert output[3].startswith("38 prompts, first ")
+    assert "in several splits, as the split_groups say" in output[3]
     output = rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").splitlines()
     assert output[0] == "63,011 imported, 0 already known, 0 merged, 0 rejected"
     assert output[2] == "1,584 votes without a time: filed under the day of import, outside the drift streams"

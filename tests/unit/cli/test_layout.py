@@ -65,4 +65,6 @@ def test_nothing_is_written_outside_the_home(world, tiny_policy):
     assert made == {"frames", "mlflow", "cache", "dagster", "exports", "project.json"}
     stages = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
     frames = [f"{stage}/2026-01-01.parquet" for stage in stages]
-    assert files_below(folders["home"] / "frames") == sorted([*frames, "reports/drift_2026-01-01.html"])
+    assert files_below(folders["home"] / "frames") == sorted(
+        [*frames, "reports/calibration_2026-01-01.json", "reports/drift_2026-01-01.html"]
+    )

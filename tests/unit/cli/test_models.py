@@ -115,5 +115,17 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
     beside = metrics_line("reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68})
     assert beside.startswith("test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins")
     changed = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8})
-    assert changed.startswith("test_accuracy_since_change 0.8, noise_ceiling unknown, longer_wins")
+    assert changed.startswith("test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, longer_wins")
+    both = {"test_accuracy_since_change": 0.8, "test_vote_accuracy_since_change": 0.75, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79}
+    since = metrics_line("reward_model", fitted | both)  # the ceiling of all votes is none of those since the change
+    assert since.startswith(
+        "test_accuracy_since_change 0.8, test_vote_accuracy_since_change 0.75, noise_ceiling_since_change unknown, longer_wins"
+    )
+    assert "noise_ceiling_since_change 0.9, longer_wins" in metrics_line(
+        "reward_model", fitted | both | {"noise_ceiling_since_change": 0.9}
+    )
+    half = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79})
+    assert half.startswith(
+        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, test_vote_accuracy 0.68, noise_ceiling 0.79"
+    )
     assert metrics_line("policy", {}) == ""

@@ -1,19 +1,24 @@
 """The vote predictor by hand: from votes to a calibrated champion, and what it is asked, with the files of its predecessor."""
 
 import json
+import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.calibration import Calibrator, calibrate_version, calibration_metrics, calibrator_from_json, reliability_table
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.cli import probe as probing
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, FrameError, ModelNotFound, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
-from rlhf_pipeline.records import CalibrationReport, NewVote, folder_hash
+from rlhf_pipeline.records import CalibrationReport, Interval, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import openings
 from rlhf_pipeline.reward_model import load_reward_model
@@ -71,8 +76,12 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
     rows = lines(tmp_path / "a.jsonl")
     assert said.startswith(f"{len(rows)} pairs (calib ")
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
-    assert all(0 < row["soft_label"] < 1 for row in rows)
-    assert np.mean([row["soft_label"] > 0.5 for row in rows]) > 0.9  # the annotator model mostly agrees with the majority
+    labels = {split: [row["soft_label"] for row in rows if row["split"] == split] for split in ("train", "calib", "test")}
+    assert labels["test"]
+    assert set(labels["test"]) == {None}  # what is learnt from rests on no vote of the test split
+    taught = labels["train"] + labels["calib"]
+    assert all(0 < label < 1 for label in taught)
+    assert np.mean([label > 0.5 for label in taught]) > 0.9  # the annotator model mostly agrees with the majority
     pairs = read_pairs(tmp_path / "a.jsonl")
     assert list(pairs.columns) == list(PREFERENCE_PAIRS.columns)
     voted.rlhf("votes", "prepare", "--out", str(tmp_path / "b.jsonl"))
@@ -161,7 +170,7 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(mine: LearntHo
     cold, warm = tmp_path / "cold", tmp_path / "warm"
     mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
     said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
-    assert "from demo.reward_model@1 on" in said
+    assert re.search(r"from demo\.reward_model@1 on \d+ pairs, (no text|\d+ texts?) cut", said)
     versions = {v.version: v for v in champions(mine).registry.history("reward_model")}
     assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
     encoder = champions(mine).encoder()
@@ -182,12 +191,45 @@ def test_soft_labels_of_the_annotator_model_are_learnt(mine: LearntHome) -> None
     assert version.content_hash != by_votes.content_hash
 
 
+def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHome) -> None:
+    """One person alone judged since, and most of it the same way twice: overlaps say nothing, repeats do."""
+    shown = comparisons(340).iloc[240:]
+    kind = ["a" if text.startswith(("Thank", "Certainly")) else "b" for text in shown["completion_a"]]
+    with mine.store as store:
+        change = store.votes.max_seq() + 1
+        store.comparisons.publish(shown, published_at=NOON)
+        for again in range(2):
+            turned = {"a": "b", "b": "a"}
+            store.votes.cast_many(
+                [
+                    NewVote(
+                        comparison_id=str(comparison_id), annotator_id="solo", annotator_kind="human", origin="api",
+                        choice=turned[choice] if again and n % 10 == 0 else choice, voted_at=NOON + timedelta(days=1 + again, seconds=n),
+                        idempotency_key=f"{comparison_id}/solo/{again}",
+                    )
+                    for n, (comparison_id, choice) in enumerate(zip(shown["comparison_id"], kind, strict=True))
+                ]
+            )  # fmt: skip
+    mine.rlhf("votes", "prepare", "--no-soft-labels")
+    mine.rlhf("reward", "train", *QUICK, "--change-seq", str(change))
+    version = champions(mine).registry.get("reward_model", "candidate")
+    assert version is not None
+    assert version.metrics["test_accuracy_since_change"] > 0.5
+    # Repeats agree 9 times in 10: (1 + sqrt(2 * 0.9 - 1)) / 2.
+    assert version.metrics["noise_ceiling_since_change"] == pytest.approx(0.947, abs=0.01)
+    listed = mine.rlhf("models", "list").output.replace("\n", " ")
+    assert "noise_ceiling_since_change" in listed
+
+
 @pytest.mark.slow
 def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
     short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "start_from_probe=false", "--set", "n_resamples=100")
-    mine.rlhf("reward", "train", "--kind", "transformer", *short)
+    rows = [row | {"label_seq": 9000} if row["soft_label"] is not None else row for row in lines(files(mine).training_data)]
+    files(mine).training_data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    mine.rlhf("reward", "train", "--kind", "transformer", "--set", "label=annotators", *short)
     version = champions(mine).registry.get("reward_model", "candidate")
     assert version is not None
+    assert (version.params["label"], version.data_seq) == ("annotators", 9000)  # what it learnt from has seen later votes than the pairs
     assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
     assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()  # what a killed one would leave
     mine.rlhf("reward", "predict", "--input", str(asked(PAIR)), "--model", version.label, "--out", str(tmp_path / "out.jsonl"))
@@ -203,6 +245,8 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: Learn
         (("train", "--set", "l3_grid=[1]"), ConfigurationError, r"'l3_grid=\[1\]' changes no parameter.*l2_grid"),
         (("train", "--set", "folds=1"), ConfigurationError, "folds: Input should be greater"),
         (("train", "--set", "folds"), ConfigurationError, "Write NAME=VALUE"),
+        (("train", "--set", "kind=transformer"), ConfigurationError, r"'kind=transformer': say it with --kind, which knows embedding"),
+        (("train", "--kind", "transformer", "--set", "kind=embedding"), ConfigurationError, "say it with --kind"),
         (("train", "--label", "truth"), ConfigurationError, "label: Input should be"),
         (("train", "--retrain"), ModelNotFound, "no champion to retrain yet"),
         (("train", "--data", "nowhere.jsonl"), NotEnoughData, r"no training data at nowhere\.jsonl\. Run `rlhf votes prepare`"),
@@ -239,12 +283,57 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
     assert judge.calibrator_version.endswith("@1")
     said = mine.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[temperature]", "--set", "n_resamples=100").output
     assert "beside a noise ceiling of 0." in said
+    pictures = {path.name for path in (mine.settings.home / "mlflow" / "artifacts").rglob("*.png")}
+    assert {"reliability_diagram.png", "reliability_by_group.png"} <= pictures
     log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
     assert [entry["calibrator_version"] for entry in log] == [1, 2]
     assert [CalibrationReport.model_validate(entry) for entry in log] == mine.store.calibrations.log()
     again = champions(mine).judge()
     assert again is not None
     assert again.calibrator_version.endswith("@2")
+
+
+def _calibrations(home: LearntHome) -> list[dict[str, float]]:
+    """What MLflow has of each calibration, oldest first."""
+    runs = [run for run in champions(home).registry.runs(50) if run.name == "rlhf reward calibrate"]
+    return [run.metrics for run in reversed(runs)]
+
+
+def test_a_champion_that_is_calibrated_again_stays_champion(mine: LearntHome) -> None:
+    said = mine.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "n_resamples=100").output
+    assert "demo.reward_model@1 is champion already and predicts through" in said
+    assert "is not champion" not in said
+    assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0]
+    assert len(mine.store.promotions.history("demo.reward_model")) == 1
+    judge = champions(mine).judge()
+    assert judge is not None
+    assert judge.calibrator_version.endswith("@2")
+
+
+def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that_is_asked_for(
+    mine: LearntHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_sure(*args: Any, **options: Any) -> tuple[Calibrator, CalibrationReport]:
+        _, report = calibrate_version(*args, **options)
+        calibrator = calibrator_from_json({"method": "temperature", "temperature": 0.05})
+        return calibrator, report.model_copy(update={"method": "temperature", "params": calibrator.to_json()})
+
+    first = champions(mine).judge()
+    assert first is not None
+    quick = ("--set", "min_pairs=10", "--set", "n_resamples=100")
+    with monkeypatch.context() as patched:
+        patched.setattr("rlhf_pipeline.cli.reward.calibrate_version", too_sure)
+        said = mine.rlhf("reward", "calibrate", *quick).output
+    assert f"is champion already and keeps its calibrator {first.calibrator_version}: log loss " in said
+    assert "through temperature, worse than 0." in said
+    said = mine.rlhf("reward", "calibrate", "--no-promote", *quick).output
+    assert f"is champion already and keeps its calibrator {first.calibrator_version}: not asked for" in said
+    now = champions(mine).judge()
+    assert now is not None
+    assert now.calibrator_version == first.calibrator_version
+    log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
+    assert [(entry["calibrator_version"], entry["may_serve"]) for entry in log] == [(1, True), (2, False), (3, False)]
+    assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0, 1.0]
 
 
 def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHome) -> None:
@@ -255,6 +344,7 @@ def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHom
     judge = champions(mine).judge()
     assert judge is not None
     assert judge.label == "demo.reward_model@1"
+    assert _calibrations(mine)[-1]["is_champion"] == 0.0
 
 
 def test_too_few_pairs_to_calibrate_are_counted(learnt: LearntHome) -> None:
@@ -351,11 +441,18 @@ def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lea
 
 def test_the_model_is_held_against_later_votes_with_counts_and_intervals(watched: LearntHome) -> None:
     table = watched.rlhf("reward", "probe").output
-    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    told = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    bins = told["bins"]
     assert sum(found["n"] for found in bins) == 140
     assert all(found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] for found in bins)
     right = sum(found["n"] * found["accuracy"] for found in bins) / 140
     assert right == pytest.approx(0.75, abs=0.1)
+    assert list(told) == ["model", "accuracy", "noise_ceiling", "ece", "bins"]
+    assert (told["model"], told["accuracy"]["value"]) == ("demo.reward_model@1", pytest.approx(right))
+    for name in ("accuracy", "noise_ceiling", "ece"):
+        found = told[name]
+        assert found["low"] < found["high"]
+        assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in " ".join(table.split())
     assert "demo.reward_model@1 against 140 votes cast after its predictions" in table
     assert "beside a noise ceiling of 0." in table
     assert files(watched).reliability_diagram.read_bytes().startswith(b"\x89PNG")
@@ -365,8 +462,24 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(watched
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
 
 
+@pytest.mark.parametrize(
+    ("ceiling", "words"),
+    [
+        (None, "noise ceiling unknown: no two votes overlap"),
+        (Interval(value=0.8, low=0.7, high=0.9, n=9), "noise ceiling 0.800 [0.700, 0.900]"),
+    ],
+)
+def test_json_and_picture_say_the_ceiling_or_that_nobody_knows_it(ceiling: Interval | None, words: str) -> None:
+    p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
+    bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
+    legend = probing.drawn(bins, metrics, ceiling, title="t").axes[0].get_legend()
+    assert any(words in " ".join(text.get_text().split()) for text in legend.get_texts())
+    told = probing.shown_as_json("m@1", metrics, ceiling, bins)
+    assert told["noise_ceiling"] == (None if ceiling is None else ceiling.model_dump(mode="json"))
+
+
 def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome) -> None:
-    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)["bins"]
     found = max(bins, key=lambda one: one["n"])
     middle = f"{(found['low'] + found['high']) / 2:.4f}"
     rows = json.loads(watched.rlhf("reward", "probe", "--bin", middle, "--json").output)

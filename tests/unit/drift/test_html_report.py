@@ -12,7 +12,7 @@ import pytest
 from rlhf_pipeline.calibration import calibration_by_group
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.html_report import DayEvidence, html_report
-from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
+from rlhf_pipeline.drift.page_parts import MOST_GROUPS, PROMPT_WIDTH
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.report import DriftParams, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
@@ -213,6 +213,17 @@ def test_parts_are_missing_one_by_one() -> None:
     assert re.search(r"Brier score \(0.25 is a coin\) 0\.\d+ \([\d. to]+\) too few", text)
 
 
+def test_a_day_whose_votes_all_go_with_the_model_has_no_slope_and_says_so() -> None:
+    full = evidence()
+    agreeing = full.judged.assign(outcome=(full.judged["p"] > 0.5).astype(float), error=0)
+    ids = agreeing["group"].to_numpy()
+    groups = calibration_by_group(agreeing["p"], agreeing["outcome"], ids, {"source": dict.fromkeys(ids, "web")})
+    text = Page(html_report(replace(full, judged=agreeing, by_group=groups))).text
+    assert "every vote went one way, or no side was taken" in text
+    assert re.search(r"Calibration slope \(1 is calibrated\) \d\.\d+ \([\d. to]+\) unknown", text)
+    assert re.search(r"source: web \d+ 1\.000 .* unknown$", text[: text.index("95 % intervals. Of fewer")].strip())
+
+
 def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
     page = Page(html_report(evidence(), ClusterParams(min_in_cluster=60)))
     table = page.text[page.text.index("Share predicted right") :]
@@ -234,19 +245,48 @@ def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -
         assert words in part, words
     assert source.count('class="ceiling-band"') == 2  # in both pictures of such shares
     unknown = Page(html_report(replace(evidence(), noise_ceiling=None))).text
-    assert unknown.count("no two votes overlap") >= 3
+    assert unknown.count("no two votes overlap, and nobody judged one again") >= 3
+
+
+def test_a_ceiling_from_repeats_says_so_wherever_it_stands() -> None:
+    """One vote against the majority of the others is what it is not."""
+    repeats = Interval(value=0.86, low=0.83, high=0.89, n=240, basis="repeats")
+    page = Page(html_report(replace(evidence(), noise_ceiling=repeats))).text
+    assert page.count("best reachable 14.0 % (11.0 % to 17.0 %), from repeats") == 2
+    assert "Noise ceiling, from repeats: 86.0 %" in page
+    assert "Noise ceiling, from repeats: by how often annotators repeat their own choice" in page
+    assert "majority of the others" not in page
+    assert "best reachable, from the noise ceiling (repeats)" in page
 
 
 def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has_words() -> None:
     e = evidence()
     ids = e.judged["group"].to_numpy()
     names = {i: "tiny" if n < 4 else "convarg" for n, i in enumerate(dict.fromkeys(ids))}
-    ceilings = {"source": {"convarg": Interval(value=0.81, low=0.75, high=0.87, n=99)}}
+    ceilings = {"source": {"convarg": Interval(value=0.81, low=0.75, high=0.87, n=99, few_groups=3, basis="repeats")}}
     groups = calibration_by_group(e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings)
     text = Page(html_report(replace(e, by_group=groups))).text
     table = text[text.index("This day by source and category") : text.index("Of fewer than 10 comparisons")]
-    assert re.search(r"source: convarg 296 0\.\d+ \[.*?\] 0\.810 \[0\.750, 0\.870\] 0\.\d+ \[.*?\] -?\d\.\d+ \[", table)
-    assert "source: tiny 4 too few unknown: no two votes overlap too few too few" in table
+    assert re.search(
+        r"source: convarg 296 0\.\d+ \(.*?\) 0\.810 \(0\.750 to 0\.870\) within 3 groups from repeats 0\.\d+ \(.*?\) -?\d\.\d+ \(", table
+    )
+    assert "source: tiny 4 too few unknown too few too few" in table
+    assert "A noise ceiling is unknown where no two votes overlap, and nobody judged one again." in text
+
+
+def test_of_many_groups_the_largest_are_seen_and_no_name_pushes_the_figures_aside() -> None:
+    e = evidence()
+    ids = e.judged["group"].to_numpy()
+    names = {i: f"a-very-long-name-of-a-data-set/with-a-path/{n % 30}" if n % 5 else "big" for n, i in enumerate(dict.fromkeys(ids))}
+    groups = calibration_by_group(e.judged["p"], e.judged["outcome"], ids, {"source": names, "category": dict.fromkeys(ids, "coding")})
+    assert len(groups) > MOST_GROUPS + 1
+    text = Page(html_report(replace(e, by_group=groups))).text
+    table, rest = text[text.index("This day by source and category") :].split(f"{len(groups) - MOST_GROUPS} smaller groups")
+    assert table.count("source: ") == MOST_GROUPS - 1
+    assert "category: coding 300" in table
+    assert "source: big 60" in table
+    assert rest.count("source: ") == len(groups) - MOST_GROUPS
+    assert re.search(r"source: a-very-long-name-of-…\S*set/with-a-path/\d+ ", table)
 
 
 def test_the_same_evidence_gives_the_same_bytes(source: str) -> None:

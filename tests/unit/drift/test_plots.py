@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_pipeline.drift.plots import _day_labels, _draw_days, drift_timeline
+from rlhf_pipeline.drift.plots import _day_labels, _draw_ceiling, _draw_days, drift_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
@@ -65,6 +65,18 @@ def test_a_late_vote_does_not_move_its_day():
     errors = pd.DataFrame({"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0})
     errors.loc[199, "day"] = "2026-01-01"
     assert drawn(errors).lines[0].get_xdata()[0] == pytest.approx(100.5, abs=1.5)
+
+
+def test_the_best_reachable_says_what_it_is_from():
+    axes = Figure().subplots()
+    ceiling = Interval(value=0.8, low=0.77, high=0.83, n=200)
+    for said in (ceiling, ceiling.model_copy(update={"basis": "repeats"}), None):
+        _draw_ceiling(axes, said)
+    assert axes.get_legend_handles_labels()[1] == [
+        "best reachable (noise ceiling)",
+        "best reachable (noise ceiling from repeats)",
+        "best reachable unknown: no two votes overlap, and nobody judged one again",
+    ]
 
 
 def drawn(errors: pd.DataFrame) -> Axes:

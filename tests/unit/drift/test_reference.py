@@ -75,6 +75,14 @@ def test_one_comparison_per_prompt_is_embedded_and_compared():
     assert window(embed=lengths_as_embeddings, max_embeddings=2).embeddings.shape == (2, 3)
 
 
+def test_pairs_of_ties_alone_stay_out_as_they_do_of_a_day():
+    """Kept for a model that learns ties, they would be errors of one half that nobody made."""
+    ties = pairs().assign(n_votes=[1, 0, 4, 4, 1, 0], agreement=[1.0, 0.5, 0.75, 0.75, 1.0, 0.5])
+    made = reference_window(ties, np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]), model_version=MODEL, embed=lengths_as_embeddings)
+    assert made.rows["comparison_id"].tolist() == ["c00", "c02", "c03", "c04"]
+    assert made.rows["error"].tolist() == [0.0, 0.25, 0.75, 0.5]
+
+
 def test_pairs_before_the_change_stay_out():
     assert window(since_seq=13).rows["comparison_id"].tolist() == ["c03", "c04", "c05"]
 

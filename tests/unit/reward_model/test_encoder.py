@@ -54,6 +54,17 @@ def test_a_half_written_file_is_ignored_and_written_again(tmp_path, length):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_which_texts_were_cut_is_remembered(tmp_path):
+    cache, other = EmbeddingCache(tmp_path), EmbeddingCache(tmp_path)
+    cache.put_many(keys("a", "b", "c"), vectors(3), cut=keys("a", "c"))
+    cache.put_many(keys("d"), vectors(1))
+    for reader in (cache, other):
+        assert reader.n_cut(reader.get_many(keys("a", "b", "d"))) == 1
+    next(tmp_path.glob("*.cut")).write_bytes(b"\xff damaged")
+    again = EmbeddingCache(tmp_path)
+    assert again.n_cut(again.get_many(keys("a", "b", "d"))) == 0
+
+
 def test_a_flipped_byte_is_ignored(tmp_path):
     EmbeddingCache(tmp_path).put_many(keys("a"), vectors(1))
     (file,) = tmp_path.glob("*.emb")
@@ -183,3 +194,15 @@ def test_cached_texts_are_not_encoded_again(tmp_path):
     second = Encoder(cache=EmbeddingCache(tmp_path))
     np.testing.assert_array_equal(second.encode(TEXTS[::-1]), made[::-1])
     assert second._loaded is None  # the weights were not even read
+
+
+@pytest.mark.slow
+def test_texts_that_were_cut_are_counted_from_the_cache_too(tmp_path):
+    cold = Encoder(cache=EmbeddingCache(tmp_path), max_tokens=16)
+    cold.encode(["word " * 400, "word " * 400, "short"])
+    warm = Encoder(cache=EmbeddingCache(tmp_path), max_tokens=16)
+    warm.encode(["short", "word " * 400, "word " * 400])
+    assert (cold.n_truncated, warm.n_truncated) == (1, 1)
+    assert warm._loaded is None
+    cold.encode(["word " * 400])  # in the process that had encoded it
+    assert cold.n_truncated == 2

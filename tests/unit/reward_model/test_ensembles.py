@@ -1,12 +1,16 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch
 from rlhf_pipeline.reward_model import disagreement, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS
+from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
+from rlhf_pipeline.reward_model.losses import Targets
 from tests.unit.reward_model.word_pairs import WORDS, WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
@@ -32,7 +36,7 @@ def test_the_score_is_the_mean_of_the_members_and_they_differ(ensembles, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_threads(ensembles, kind):
+def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_torchs_threads(ensembles, kind):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -45,6 +49,20 @@ def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_threa
     assert other.weights_hash != again.weights_hash
 
 
+def test_the_threads_of_linear_algebra_show_in_the_last_digits_alone():
+    """Of enough pairs that it uses them: sums are then split differently."""
+    rng = np.random.default_rng(0)
+    differences = rng.normal(size=(3000, 400))
+    problem = Problem(differences, Targets(rng.random(3000)), np.ones(3000), np.ones(400))
+    found = []
+    for n in (1, 2):
+        with threadpool_limits(n, user_api="blas"):
+            assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {n}
+            found.append(fit_head(problem, 0.1)[0].weights)
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12)
+    assert np.abs(found[0]).max() > 1e-3
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_ensemble_is_saved_whole(ensembles, kind, tmp_path):
     model = ensembles[kind]
@@ -54,18 +72,29 @@ def test_an_ensemble_is_saved_whole(ensembles, kind, tmp_path):
     np.testing.assert_array_equal(loaded.member_scores(["q"] * 2, WORDS[:2]), model.member_scores(["q"] * 2, WORDS[:2]))
 
 
-def test_members_disagree_more_where_nothing_was_learnt(ensembles):
-    """Nobody ever said anything of a word that stands in no pair."""
-    rng = np.random.default_rng(0)
-    known, unknown = ([" ".join(rng.choice(words, 2)) for _ in range(60)] for words in (["kind", "curt"], ["qwerty", "zuiop"]))
-    model = ensembles["linear"]
-    shuffled = known[1:] + known[:1]
-    apart = disagreement(model, ["q"] * 60, known, shuffled)
-    assert (apart >= 0).all()
+def test_disagreement_is_the_same_for_both_sides_and_none_of_a_text_with_itself(ensembles):
+    model, texts = ensembles["linear"], make_pairs(60, seed=2)
+    prompts, a, b = (texts[name].tolist() for name in ("prompt", "chosen", "rejected"))
+    apart = disagreement(model, prompts, a, b)
+    assert (apart > 0).all()
     assert (apart <= 0.5).all()
-    np.testing.assert_allclose(apart, disagreement(model, ["q"] * 60, shuffled, known))
+    np.testing.assert_allclose(apart, disagreement(model, prompts, b, a))
     assert disagreement(model, ["q"], ["kind right"], ["kind right"])[0] == 0.0
-    assert len(disagreement(model, ["q"] * 60, unknown, known)) == 60
+
+
+def test_members_disagree_more_about_what_few_pairs_taught():
+    """Nobody cares for `warm`, which stands in hundreds of pairs, nor for `cold`, which stands in eight."""
+    others = ["kind long", "curt short", "vague right", "sourced wrong"] * 5
+    ratios = []
+    for seed in range(4):
+        pairs = make_pairs(800, seed=seed)
+        has_cold = (pairs["chosen"] + " " + pairs["rejected"]).str.contains("cold")
+        kept = pd.concat([pairs[~has_cold], pairs[has_cold].head(8)], ignore_index=True)
+        model = EmbeddingRewardModel(KINDS["linear"].model_copy(update={"n_members": 20}), WordEncoder()).fit(kept)
+        often, rarely = (disagreement(model, ["q"] * 20, [f"{text} {word}" for text in others], others) for word in ("warm", "cold"))
+        ratios.append(rarely.mean() / often.mean())
+    assert min(ratios) > 1.1
+    assert np.mean(ratios) > 1.4
 
 
 def test_members_that_saw_fewer_pairs_are_further_apart():

@@ -103,3 +103,32 @@ def test_a_model_of_soft_labels_says_what_they_say():
     assert unsure.model.score_std_ < 0.5 * sure.model.score_std_
     by_votes = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95))
     assert by_votes.report.data_hash == fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.data_hash
+
+
+def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
+    """The annotator model hears repeats and other comparisons too: predictions of those would be no predictions."""
+    pairs = make_pairs(60)
+    last, later = int(pairs["max_seq"].max()), soft_labels(pairs, 0.7).assign(max_seq=900)
+    learning = RewardModelParams(label="annotators", **FEW)
+    assert fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later).report.max_seq == 900
+    assert fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later.assign(max_seq=1)).report.max_seq == last
+    # Of labels that came with the pairs, as `rlhf votes prepare` writes them; of frames from before it was kept, the pairs' own.
+    joined = with_soft_labels(pairs, later)
+    assert fit_reward_model(joined, learning, encoder=WordEncoder()).report.max_seq == 900
+    assert fit_reward_model(joined.drop(columns="label_seq"), learning, encoder=WordEncoder()).report.max_seq == last
+    # Labels that nobody learnt from are no knowledge.
+    assert fit_reward_model(joined, RewardModelParams(**FEW), encoder=WordEncoder()).report.max_seq == last
+
+
+def test_labels_that_rest_on_later_votes_are_refused():
+    pairs = make_pairs(20)
+    seen = soft_labels(pairs, 0.7).assign(max_seq=60)
+    assert with_soft_labels(pairs, seen, up_to_seq=60)["soft_label"].notna().all()
+    with pytest.raises(FrameError, match=r"rest on votes up to seq 60, but only votes up to seq 59 .* with up_to_seq 59"):
+        with_soft_labels(pairs, seen, up_to_seq=59)
+    with pytest.raises(FrameError, match="do not say on which votes they rest"):
+        with_soft_labels(pairs, soft_labels(pairs, 0.7), up_to_seq=59)
+    with pytest.raises(FrameError, match="rest on votes up to seq 900"):
+        fit_reward_model(
+            pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=seen.assign(max_seq=900), up_to_seq=60
+        )

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.network import padded
-from rlhf_pipeline.reward_model.trainers import Surroundings, TrainingRecord
+from rlhf_pipeline.reward_model.trainers import Surroundings, TrainingRecord, shared_text
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
@@ -122,11 +122,22 @@ def test_gradient_checkpointing_gives_the_same_weights(bert):
     np.testing.assert_allclose(plain.score(*texts), checkpointed.score(*texts), atol=1e-6)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_plain_attention_learns_what_the_fused_one_does(bert, monkeypatch, checkpointing):
+    def learnt():
+        model = model_on(bert, steps=3, gradient_checkpointing=checkpointing).fit(word_pairs())
+        return model.score(["ask 1"] * 2, ["kind warm", "curt cold"])
+
+    plain = learnt()
+    monkeypatch.setattr(shared_text, "PLAIN_ATTENTION_WIDTH", 0)
+    np.testing.assert_allclose(plain, learnt(), atol=1e-6)
+
+
 def test_several_batches_a_step_are_one_larger_batch(bert):
     """Gradients are summed over the pairs of all batches, so the same pairs in one batch or in three move the weights alike."""
     pairs = word_pairs(3, 6)
-    one = model_on(bert, texts_per_batch=18, steps=2).fit(pairs)
-    three = model_on(bert, texts_per_batch=6, batches_per_step=3, steps=2).fit(pairs)
+    one = model_on(bert, texts_per_batch=18, texts_per_prompt=6, steps=2).fit(pairs)
+    three = model_on(bert, texts_per_batch=6, texts_per_prompt=6, batches_per_step=3, steps=2).fit(pairs)
     texts = (pairs["prompt"].tolist(), pairs["chosen"].tolist())
     np.testing.assert_allclose(one.score(*texts), three.score(*texts), atol=1e-5)
     assert one.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen == 2 * len(pairs)
@@ -226,7 +237,7 @@ def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     model = model_on(Path(bert), around=Surroundings(rank=rank, world=world), **FOUR).fit(word_pairs())
-    np.savez(f"{out}-{rank}.npz", weights=flat(model), padded=model.records_[0].n_padded_tokens)
+    np.savez(f"{out}-{rank}.npz", weights=flat(model), scores=scores(model), padded=model.records_[0].n_padded_tokens)
     dist.destroy_process_group()
 
 
@@ -239,6 +250,12 @@ def flat(model) -> np.ndarray:
     return np.concatenate([part.detach().numpy().ravel() for part in parts])
 
 
+def scores(model) -> np.ndarray:
+    """Of texts that nobody trained on."""
+    pairs = word_pairs(seed=1)
+    return model.score(pairs["prompt"].tolist(), pairs["chosen"].tolist())
+
+
 def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
     from torch.multiprocessing import spawn
 
@@ -247,11 +264,15 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
     alone = model_on(bert, **FOUR).fit(word_pairs())
     np.testing.assert_array_equal(first["weights"], second["weights"])
     np.testing.assert_allclose(first["weights"], flat(alone), atol=1e-4)
+    np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)  # all weights, those that no margin sees too
+    np.testing.assert_array_equal(first["scores"], second["scores"])
     # Each did a part of the work, and both together all of it.
     assert min(first["padded"], second["padded"]) > 0
     assert first["padded"] + second["padded"] == alone.records_[0].n_padded_tokens
-    # The tolerance tells something: another order of the data ends farther away.
-    assert np.abs(flat(alone) - flat(model_on(bert, **FOUR, seed=1).fit(word_pairs()))).max() > 1e-2
+    # The tolerances tell something: another order of the data ends farther away.
+    other = model_on(bert, **FOUR, seed=1).fit(word_pairs())
+    assert np.abs(flat(alone) - flat(other)).max() > 1e-2
+    assert np.abs(scores(alone) - scores(other)).max() > 1e-2
 
 
 def test_more_processes_than_batches_are_refused(bert):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.reward_model.losses import Targets
 from rlhf_pipeline.reward_model.trainers import TrainingData
 from rlhf_pipeline.reward_model.trainers.batches import Plan, passes
@@ -17,7 +18,8 @@ def all_against_all(n: int, offset: int = 0) -> list[tuple[int, int]]:
 
 
 def plan_of(pairs, n_texts, **given):
-    return Plan(data_of(pairs, n_texts), **({"texts_per_batch": 6, "batches_per_step": 1, "epochs": 1, "steps": None, "seed": 0} | given))
+    usual = {"texts_per_batch": 6, "texts_per_prompt": 6, "batches_per_step": 1, "epochs": 1, "steps": None, "seed": 0}
+    return Plan(data_of(pairs, n_texts), **(usual | given))
 
 
 def test_an_epoch_sees_every_pair_and_no_batch_is_too_large():
@@ -46,9 +48,28 @@ def test_small_prompts_share_a_batch():
     assert [len(plan.step(i)[0].texts) for i in range(3)] == [6, 6, 6]
 
 
+def test_a_batch_takes_few_completions_of_each_of_several_prompts():
+    pairs = [pair for prompt in range(6) for pair in all_against_all(8, offset=8 * prompt)]
+    plan = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=4)
+    batches = [batch for step in range(plan.n_steps) for batch in plan.step(step)]
+    assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(range(len(pairs)))
+    assert max(len(batch.texts) for batch in batches) <= 12
+    prompts = [len(set((batch.texts // 8).tolist())) for batch in batches]
+    assert np.mean(prompts) > 2
+    alone = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=12)
+    assert np.mean([len(set((alone.step(i)[0].texts // 8).tolist())) for i in range(alone.n_steps)]) < np.mean(prompts)
+
+
 def test_a_pair_judged_twice_is_learnt_twice_and_one_with_itself_not_at_all():
     batch = plan_of([(0, 1), (1, 0), (2, 2), (0, 2)], 3).step(0)[0]
     assert batch.pairs.tolist() == [0, 1, 3]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("steps", [None, 5])
+def test_completions_beside_themselves_alone_are_no_data(steps):
+    with pytest.raises(NotEnoughData, match="Each of 2 pairs to train on sets a completion beside itself"):
+        plan_of([(0, 0), (1, 1)], 2, steps=steps)
 
 
 def test_another_seed_gives_other_batches_and_the_same_seed_the_same():

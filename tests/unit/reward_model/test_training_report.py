@@ -1,11 +1,22 @@
 """What a fit says of itself, and on whose account it looked at test pairs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model import RewardModelParams, RewardModelReport, fit_reward_model
+from rlhf_pipeline.reward_model import (
+    EmbeddingParams,
+    EmbeddingRewardModel,
+    FineTuningParams,
+    RewardModelParams,
+    RewardModelReport,
+    TransformerParams,
+    fit_reward_model,
+    why_not_from,
+)
+from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -46,10 +57,29 @@ def test_who_cannot_record_an_opening_sees_no_test_pair():
 def test_the_ceiling_stands_beside_every_accuracy():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
-    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=CEILING, change_seq=half).report
-    assert report.test.ceiling == report.test_since_change.ceiling == CEILING
+    since = Interval(value=0.7, low=0.6, high=0.8, n=40)
+    ceilings = {"ceiling": CEILING, "ceiling_since_change": since}
+    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), change_seq=half, **ceilings).report
+    assert report.test.ceiling == report.length.ceiling == CEILING
+    assert report.test_since_change.ceiling == since
+    assert (report.metrics()["noise_ceiling"], report.metrics()["noise_ceiling_since_change"]) == (CEILING.value, since.value)
     assert RewardModelReport.from_json(report.model_dump_json()) == report
     assert fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.test.ceiling is None
+
+
+def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
+    pairs = make_pairs(600)
+    half = int(pairs["max_seq"].median())
+    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=CEILING, change_seq=half).report
+    metrics = report.metrics()
+    assert metrics["test_accuracy_since_change"] == report.test_since_change.accuracy.value
+    assert metrics["n_train"] == report.n_train
+    assert metrics["length_correlation"] == report.length.correlation_before
+    assert "noise_ceiling_since_change" not in metrics  # nobody knows it: that of all votes is not it
+    assert all(isinstance(value, float) for value in metrics.values())
+    untested = fit_reward_model(pairs[pairs["split"] == "train"], RewardModelParams(**FEW), encoder=WordEncoder()).report
+    counts = {"n_train", "n_learnt", "n_new", "n_replayed", "n_truncated", "n_before_change"}
+    assert set(untested.metrics()) == {*counts, "weight_before_change"}
 
 
 def test_a_model_of_any_kind_may_be_handed_in():
@@ -68,6 +98,100 @@ def test_what_both_kinds_have_is_said_once():
     assert params.embedding().n_members == 3
 
 
+def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
+    own = {"max_tokens": 64, "steps": 7, "adapter": "lora", "replay": 0.5, "trainer": "trl"}
+    params = RewardModelParams(kind="transformer", seed=7, fine_tuning=own)
+    made = params.transformer()
+    assert {name: getattr(made, name) for name in own} == own
+    assert made.seed == 7
+    assert set(TransformerParams.model_fields) == set(FineTuningParams.model_fields) | (
+        set(TransformerParams.model_fields) & set(RewardModelParams.model_fields)
+    )
+    assert not set(FineTuningParams.model_fields) & set(RewardModelParams.model_fields)  # each is said in one place
+    assert params.told() == made.model_dump(mode="json") | {
+        "kind": "transformer", "weight_before_change": None, "allow_mixed_annotators": False, "n_resamples": 1000,
+    }  # fmt: skip
+    assert "fine_tuning" not in RewardModelParams().told()
+    assert "l2_grid" in RewardModelParams().told()
+    with pytest.raises(ConfigurationError, match="debias_length"):
+        RewardModelParams(kind="transformer", debias_length=True).transformer()
+
+
+def test_what_cannot_be_started_from_says_why():
+    one, other = (EmbeddingRewardModel(encoder=WordEncoder(name)) for name in ("one", "other"))
+    assert why_not_from(one, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
+    assert why_not_from(one, other) == "its encoder is one, now it is other"
+    assert why_not_from(one, LikesLength()) == "it is of kind embedding"
+
+
 def test_an_ensemble_says_how_many_it_is():
     params = RewardModelParams(n_members=3, **FEW)
     assert fit_reward_model(make_pairs(), params, encoder=WordEncoder()).report.n_members == 3
+
+
+CHANGE = 10_000  # vote seq
+
+
+def changed(n_new=80, n_prompts=None, **new):
+    """200 pairs from before a change of taste and `n_new` since, of `n_prompts` prompts, all in the train split."""
+    since = make_pairs(n_new, seed=4, liked="sourced")
+    since["max_seq"] += CHANGE
+    if n_prompts is not None:
+        since["prompt_id"] = [f"new{i % n_prompts}" for i in range(n_new)]
+    return pd.concat([make_pairs(200, seed=3), since.assign(**new)], ignore_index=True).assign(split="train")
+
+
+def weighed(pairs, **params):
+    chosen = {"l2_grid": [0.1, 1.0], "context_penalty_grid": [3.0]} | params
+    report = fit_reward_model(pairs, RewardModelParams(**chosen), encoder=WordEncoder(), change_seq=CHANGE).report
+    assert all(np.isfinite(loss) for loss in report.weights_tried.values())
+    assert RewardModelReport.from_json(report.model_dump_json()) == report
+    return report
+
+
+@pytest.mark.parametrize("n_prompts", [1, 2, 3, 4, 5])
+def test_many_pairs_of_few_new_prompts_are_too_few_to_weigh_old_votes_by(n_prompts):
+    report = weighed(changed(n_prompts=n_prompts))
+    assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
+    assert f"80 pairs of {n_prompts} prompts voted on since the change" in report.weight_reason
+    assert "not chosen" in report.weight_reason
+
+
+def test_a_weight_that_leaves_too_few_pairs_to_fit_on_is_passed_over():
+    report = weighed(changed(), min_pairs=70)  # of the 80 new ones two folds have some 53
+    assert set(report.weights_tried) == {f"{weight:g}" for weight in WEIGHTS_TRIED} - {"0"}
+    assert report.weights_tried[f"{report.weight_before_change:g}"] == min(report.weights_tried.values())
+    assert "0 could not be tried" in report.weight_reason
+    assert "needs 70" in report.weight_reason
+
+
+def test_where_no_weight_can_be_tried_it_is_the_default_one():
+    report = weighed(changed(), min_pairs=275)
+    assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
+    assert all(f"{weight:g} could not be tried" in report.weight_reason for weight in WEIGHTS_TRIED)
+
+
+@pytest.mark.parametrize("loss", ["soft", "davidson"])
+def test_new_pairs_of_ties_alone_say_nothing_of_old_ones(loss):
+    report = weighed(changed(n_votes=0, n_ties=3, agreement=0.5), loss=loss)
+    assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
+    assert "0 pairs of 0 prompts voted on since the change, ties left out" in report.weight_reason
+
+
+def test_a_weight_that_was_chosen_says_on_what():
+    report = weighed(changed(n_new=150))
+    assert set(report.weights_tried) == {f"{weight:g}" for weight in WEIGHTS_TRIED}
+    assert report.weight_reason.startswith("least log loss on 150 pairs of 75 prompts")
+    assert weighed(changed(), weight_before_change=0.3).weight_reason == "set by hand"
+    assert fit_reward_model(make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder()).report.weight_reason == ""
+
+
+def test_what_a_model_that_is_handed_in_learns_is_what_its_lineage_says():
+    """Its parameters count, not those of the fit: soft labels rest on later votes than the pairs."""
+    pairs = make_pairs().assign(soft_label=0.7, label_seq=9000)
+    by_labels = EmbeddingRewardModel(EmbeddingParams(label="annotators", **FEW), WordEncoder())
+    report = fit_reward_model(pairs, RewardModelParams(n_resamples=100), model=by_labels).report
+    assert (report.label, report.max_seq) == ("annotators", 9000)
+    by_votes = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder())
+    report = fit_reward_model(pairs, RewardModelParams(label="annotators", n_resamples=100), model=by_votes).report
+    assert (report.label, report.max_seq) == ("votes", pairs["max_seq"].max())

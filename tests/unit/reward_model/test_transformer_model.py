@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
-from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model
+from rlhf_pipeline.reward_model import REWARD_MODELS, fit_reward_model, load_reward_model
 from rlhf_pipeline.reward_model.base import disagreement
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.network import padded
@@ -15,7 +15,15 @@ from rlhf_pipeline.reward_model.token_ids import Reader
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, save_tiny_llama, word_pairs
 
-SMALL = {"max_tokens": 24, "texts_per_batch": 6, "learning_rate": 3e-3, "epochs": 2, "precision": "float32", "start_from_probe": True}
+SMALL = {
+    "max_tokens": 24,
+    "texts_per_batch": 6,
+    "texts_per_prompt": 6,
+    "learning_rate": 3e-3,
+    "epochs": 2,
+    "precision": "float32",
+    "start_from_probe": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +232,41 @@ def test_a_heavier_pair_counts_more(bert):
     assert accuracy(model_on(bert).fit(both, weights=weights), word_pairs(seed=1)) > 0.85
 
 
+def test_pairs_count_by_their_votes(bert):
+    """Of every two completions few say one thing and many the other."""
+    few = word_pairs().assign(n_votes=1)
+    many = few.assign(chosen=few["rejected"], rejected=few["chosen"], comparison_id=few["comparison_id"] + "x", n_votes=60)
+    both = pd.concat([few, many], ignore_index=True).assign(agreement=1.0)
+    assert accuracy(model_on(bert, smoothing=0.0).fit(both), word_pairs(seed=1)) < 0.15
+    alike = model_on(bert, smoothing=0.0, steps=3).fit(word_pairs().assign(n_votes=5))
+    assert alike.weights_hash != model_on(bert, smoothing=0.0, steps=3).fit(word_pairs().assign(n_votes=[5, 50] * 60)).weights_hash
+
+
+def test_ties_count_where_they_are_half_votes_and_a_pair_nobody_judged_not_at_all(bert):
+    pairs = word_pairs().head(4).assign(n_votes=[3, 0, 0, 2], n_ties=[1, 4, 0, 0])
+    assert model_on(bert)._vote_weights(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
+    assert model_on(bert, ties_as_halves=False)._vote_weights(pairs).tolist() == [3.0, 0.0, 0.0, 2.0]
+    assert model_on(bert, loss="davidson")._vote_weights(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
+    assert model_on(bert, loss="bradley_terry")._vote_weights(pairs).tolist() == [1.0] * 4
+    with pytest.raises(NotEnoughData, match="0 preference pairs"):
+        model_on(bert).fit(word_pairs().assign(n_votes=0))
+
+
+def test_it_says_what_its_margins_owe_to_length(bert):
+    """The chosen completion is always the longer one."""
+    pairs = word_pairs()
+    longer = pairs["chosen"].str.len() >= pairs["rejected"].str.len()
+    pairs = pairs.assign(
+        chosen=pairs["chosen"].where(longer, pairs["rejected"]) + " long", rejected=pairs["rejected"].where(longer, pairs["chosen"])
+    ).assign(agreement=1.0)
+    held_out = pairs.assign(comparison_id=pairs["comparison_id"] + "t", prompt_id=pairs["prompt_id"] + "t", split="test")
+    both = pd.concat([pairs, held_out], ignore_index=True)
+    report = fit_reward_model(both, model=model_on(bert)).report
+    assert report.length.slope > 0.1
+    assert not report.length.is_debiased
+    assert report.length.accuracy_before > report.length.accuracy_after
+
+
 def opposite_duplicates(pairs):
     swapped = pairs.assign(chosen=pairs["rejected"], rejected=pairs["chosen"], comparison_id=pairs["comparison_id"] + "x")
     return pd.concat([pairs, swapped], ignore_index=True).assign(agreement=1.0)
@@ -307,6 +350,15 @@ def test_a_warm_start_learns_new_pairs_and_replays_as_many_old_ones(bert, fitted
     assert accuracy(model, word_pairs(seed=1)) > 0.9
 
 
+def test_few_new_pairs_are_enough_where_data_abound(bert, fitted):
+    """The votes are counted, not what the replay leaves of them, and it leaves enough."""
+    both = pd.concat([word_pairs(), word_pairs(1, 3, seed=5, first_seq=10_000)], ignore_index=True)
+    model = model_on(bert, replay=0.0, steps=2).fit(both, warm_start=fitted)
+    assert model.n_replayed_ == 30 - 3
+    with pytest.raises(NotEnoughData, match="3 preference pairs to fit on"):
+        model_on(bert).fit(word_pairs(1, 3, seed=5, first_seq=10_000), warm_start=fitted)
+
+
 def test_a_warm_start_changes_nothing_in_the_model_it_starts_from(bert, fitted):
     before = fitted.weights_hash
     model_on(bert, steps=2).fit(word_pairs(4, seed=5, first_seq=10_000), warm_start=fitted)
@@ -325,6 +377,7 @@ def test_every_loss_learns(bert, loss):
     model = model_on(bert, loss=loss).fit(word_pairs().assign(n_ties=1))
     assert accuracy(model, word_pairs(seed=1)) > 0.85
     assert (model.records_[0].log_tie_width is None) == (loss != "davidson")
+    assert model.log_tie_width_ == model.records_[0].log_tie_width
 
 
 def test_labels_of_the_annotator_model_are_learnt(bert):
@@ -350,6 +403,27 @@ def test_a_tokenizer_without_padding_or_end_is_refused(llama, tmp_path):
             path.write_text(json.dumps(config))
     with pytest.raises(ModelError, match="neither a padding nor an end token"):
         Reader.of(tmp_path / "bare", 24, is_causal=True)
+
+
+def test_a_checkpoint_folder_that_holds_something_else_is_refused(bert, tmp_path):
+    for place in (tmp_path, tmp_path / "member-0"):
+        place.mkdir(exist_ok=True)
+        (place / "thesis.tex").write_text("years of work")
+        model = TransformerRewardModel(model_on(bert).params, Encoder(bert, max_tokens=24), checkpoints=tmp_path)
+        with pytest.raises(ConfigurationError, match=r"thesis\.tex"):
+            model.fit(word_pairs())
+        assert (place / "thesis.tex").exists()
+        (place / "thesis.tex").unlink()
+
+
+def test_whatever_window_an_encoder_has_the_models_is_used(llama, tmp_path):
+    """One encoder serves a project; models cut where their own parameters say."""
+    params = TransformerParams(**(SMALL | {"adapter": "lora", "lora_rank": 4, "steps": 1}))
+    wide, narrow = (TransformerRewardModel(params, Encoder(llama, max_tokens=n)) for n in (64, 24))
+    assert wide.encoder.hash == narrow.encoder.hash
+    wide.fit(word_pairs()).save(tmp_path / "model")
+    assert load_reward_model(tmp_path / "model", encoder=Encoder(llama, max_tokens=64)).weights_hash == wide.weights_hash
+    narrow.fit(word_pairs(), warm_start=wide)
 
 
 def test_a_checkpoint_folder_is_gone_after_a_whole_fit(bert, fitted, tmp_path):

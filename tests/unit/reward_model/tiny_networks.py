@@ -11,8 +11,8 @@ WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def save_tiny_bert(folder: Path, *, seed: int = 0) -> Path:
-    """An encoder of two layers and 16 dimensions over whole words; texts of up to 32 tokens."""
+def save_tiny_bert(folder: Path, *, seed: int = 0, positions: int = 32) -> Path:
+    """An encoder of two layers and 16 dimensions over whole words; texts of up to `positions` tokens."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -25,7 +25,8 @@ def save_tiny_bert(folder: Path, *, seed: int = 0) -> Path:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=positions,
     )  # fmt: skip
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder

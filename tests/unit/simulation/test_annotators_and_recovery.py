@@ -60,6 +60,10 @@ def test_each_comparison_is_judged_by_different_people_and_a_repeat_by_the_same_
     assert all(judges[f"r{i}"] == judges[f"c{i}"] for i in range(10))
 
 
+def test_a_stands_left_of_whoever_is_simulated():
+    assert {vote.is_swapped for vote in cast(comparisons_of(5, repeats=2))} == {False}
+
+
 def test_votes_are_in_time_order_inside_their_day_with_distinct_keys():
     late = datetime(2026, 1, 3, 23, 59, tzinfo=UTC)
     for start in (START, late):

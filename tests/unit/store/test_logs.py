@@ -120,6 +120,16 @@ def test_calibrations_are_numbered_per_reward_model(store):
     ]
 
 
+def test_a_calibrator_that_may_not_serve_is_logged_and_the_one_before_stays(store):
+    for value, may_serve in ((0.1, True), (0.05, False), (0.04, False)):
+        store.calibrations.add(report(value=value).model_copy(update={"may_serve": may_serve}), {"temperature": value})
+    latest, calibrator = store.calibrations.latest("demo.reward_model@1")
+    assert (latest.calibrator_version, calibrator) == (1, {"temperature": 0.1})
+    assert [r.may_serve for r in store.calibrations.log()] == [True, False, False]
+    store.calibrations.add(report("demo.reward_model@2").model_copy(update={"may_serve": False}), {})
+    assert store.calibrations.latest("demo.reward_model@2") is None
+
+
 def test_nan_is_never_stored(store):
     with pytest.raises(InvalidScores, match=r"Calibration report of demo\.reward_model@1 holds NaN"):
         store.calibrations.add(report(value=float("nan")), {})

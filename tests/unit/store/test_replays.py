@@ -182,6 +182,9 @@ def test_a_later_pass_stands_beside_the_first_with_its_sides(
     assert rows == [["p0", "c0", 2, "a", "b"], ["p1", "c1", 2, "b", "b"], ["p0", "c0", 3, "a", "a"]]
     assert store.votes.repeat_passes([DAYS[0]]).empty
     assert store.votes.repeat_passes(DAYS, up_to_seq=3)["comparison_id"].tolist() == ["c0"]
+    assert len(store.votes.repeat_passes(DAYS, since_seq=1)) == 3
+    assert store.votes.repeat_passes(DAYS, since_seq=2)["comparison_id"].tolist() == ["c1"]  # the first word on c0 came before
+    assert store.votes.repeat_passes(DAYS, since_seq=3).empty
 
 
 def test_of_a_pass_that_was_corrected_the_correction_counts(

@@ -131,6 +131,13 @@ def test_after_ten_tries_the_wait_doubles_and_ends_with_a_success(store, clock):
     assert store.failed_logins.attempt("ann") == 0.0
 
 
+def test_a_try_that_began_before_the_last_one_does_not_wait_for_it(store, clock):
+    assert store.failed_logins.attempt("ann") == 0.0
+    clock.shift = timedelta(seconds=-1)
+    assert store.failed_logins.attempt("ann") == 0.0
+    assert store.failed_logins.wait_s("ann") == 0.0
+
+
 def test_the_wait_has_an_end(store, clock):
     for _ in range(40):
         store.failed_logins.attempt("ann")

@@ -36,7 +36,7 @@ def simulate(
     strengths: bool = False,
     seed: int = 0,
 ) -> Simulated:
-    """All pairs of each prompt's completions, each judged by `votes_each` annotators drawn at random."""
+    """All pairs of each prompt's completions, each judged by `votes_each` annotators drawn at random; a stood left."""
     rng = np.random.default_rng(seed)
     first, second = np.triu_indices(completions, 1)
     utilities = rng.normal(0, np.sqrt(0.5), (n_prompts, completions))
@@ -54,11 +54,18 @@ def simulate(
     is_tie = np.abs(felt) < width
     strength = np.where(is_tie | (not strengths), 0, np.minimum(4, 1 + (np.abs(felt) - width).astype(int)))
     frame = votes_of(c, j, np.where(is_tie, "tie", np.where(felt > 0, "a", "b")), prompt=prompt[c], strength=strength)
-    return Simulated(frame, comparisons_of(prompt, a, b), d, discrimination, lean, is_spammer)
+    return Simulated(
+        frame.assign(is_swapped=pd.array([False] * len(c), dtype="boolean")),
+        comparisons_of(prompt, a, b),
+        d,
+        discrimination,
+        lean,
+        is_spammer,
+    )
 
 
 def votes_of(comparison: object, annotator: object, choice: object, *, prompt: object = 0, strength: object = 0) -> pd.DataFrame:
-    """VOTES from numbers; strength 0 says none."""
+    """VOTES from numbers; strength 0 says none, and nobody knows which side stood left."""
     n = len(np.asarray(choice))
     now = utc_now()
     rows = {

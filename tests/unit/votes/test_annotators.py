@@ -8,7 +8,7 @@ from rlhf_pipeline.frames import EFFORTS, check_frame
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.joint_model import JointParams, joint_model
-from rlhf_pipeline.votes.plots import reliability_plot
+from rlhf_pipeline.votes.plots import reliability_plot, told_apart
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 
@@ -45,8 +45,17 @@ def ends_of(measure: str) -> list[str]:
 def test_what_nobody_measured_is_missing_and_not_zero():
     found = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
     assert found[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
-    assert found["n_followed"] == 2
-    for measure in ("self_consistency", "median_seconds", "too_fast", "gold_accuracy", "confidence_gap", "brier"):
+    assert found["n_followed"] == 0  # nobody knows which side stood left
+    for measure in (
+        "position_bias",
+        "self_consistency",
+        "median_seconds",
+        "too_fast",
+        "same_as_before",
+        "gold_accuracy",
+        "confidence_gap",
+        "brier",
+    ):
         assert np.isnan(ends(found, measure)).all(), measure
     assert np.isnan(found["mean_confidence"])
 
@@ -164,11 +173,36 @@ def test_the_picture_is_a_png_of_any_number_of_annotators():
         assert reliability_plot(annotator_figures(truth.votes, joint_model(truth.votes))).startswith(b"\x89PNG")
 
 
+@pytest.mark.filterwarnings("error")
+def test_nobody_can_be_drawn_too():
+    assert reliability_plot(ANNOTATOR_FIGURES.empty()).startswith(b"\x89PNG")
+
+
+def test_names_are_cut_as_long_as_they_stay_apart():
+    assert told_apart(["ann", "x" * 20 + "y" * 20]) == ["ann", "x" * 12 + "…" + "y" * 11]
+    alike = [f"somebody-with-a-long-name-{n}@example.org" for n in range(3)]
+    assert told_apart(alike) == alike
+
+
 def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_sides():
     votes = votes_of(range(10), [0] * 5 + [1] * 5, ["a", "b", "b", "a", "tie", *"ababa"])
-    plain = figures(votes)
+    plain = figures(votes.assign(is_swapped=False))
     assert (plain.loc["ann0000", "n_followed"], plain.loc["ann0000", "same_as_before"]) == (4, 0.25)
     assert plain.loc["ann0001", "same_as_before"] == 0.0
     # Somebody who always presses left: a where a stood left, b where b did.
     cards = votes.assign(is_swapped=(votes["choice"] == "b").to_numpy())
     assert figures(cards).loc["ann0001", "same_as_before"] == 1.0
+
+
+def test_straight_lining_is_told_only_of_votes_whose_sides_are_known():
+    votes = votes_of(range(6), 0, ["a", "a", "a", "tie", "tie", "a"]).assign(is_swapped=[False, False, None, None, None, False])
+    found = figures(votes).iloc[0]
+    # The second after the first, the second tie after the first, and the last after it; a tie took no side, whichever stood left.
+    assert (found["n_followed"], found["same_as_before"]) == (3, pytest.approx(2 / 3))
+
+
+def test_who_judged_flagged_comparisons_alone_has_no_figures():
+    votes = votes_of([0, 1], [0, 1], ["a", "b"])
+    known = shown(2, flag=[None, "repeated"])
+    found = annotator_figures(votes, joint_model(votes, known), comparisons=known)
+    assert found["annotator_id"].tolist() == ["ann0000"]

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.votes.ceilings import ceiling_of_agreement, ceilings
+from rlhf_pipeline.votes.agreement import noise_ceiling
+from rlhf_pipeline.votes.ceilings import ceiling_of_agreement, ceilings, shown_ceiling
 from tests.unit.votes.simulated import votes_of
 
 
@@ -52,6 +53,35 @@ def test_450_repeats_find_the_ceiling_within_three_points(seed: int):
     assert everything["from_repeats_low"] <= 0.85 <= everything["from_repeats_high"]
 
 
+@pytest.mark.parametrize("each", [2, 3, 5, 9])
+@pytest.mark.parametrize("n", [150, 2000])
+def test_what_is_shown_holds_the_truth_however_few_votes_overlap(n: int, each: int):
+    """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree in 74.5 %."""
+    shown = shown_ceiling(flipped(n, each, 0.15))
+    assert shown is not None
+    assert shown.low <= 0.85 <= shown.high
+    assert shown.value == pytest.approx(0.85, abs=0.05 if each < 4 else 0.03)
+    assert each < 9 or shown.high - shown.low < 0.12
+
+
+def test_what_is_shown_is_between_the_bounds_where_comparisons_differ():
+    rng = np.random.default_rng(5)
+    p = np.where(np.arange(1500) % 2 == 0, 0.98, 0.6)
+    is_a = rng.random((1500, 5)) < p[:, None]
+    which = np.repeat(np.arange(1500), 5)
+    everything = ceilings(votes_of(which, np.tile(np.arange(5), 1500), np.where(is_a.ravel(), "a", "b"), prompt=which)).iloc[0]
+    assert everything["at_least"] <= everything["estimate"] <= everything["at_most"]
+    assert everything["estimate"] == pytest.approx(0.79, abs=0.02)
+    assert everything["estimate_low"] <= 0.79 <= everything["estimate_high"]
+
+
+def test_all_of_one_mind_is_no_certainty():
+    shown = shown_ceiling(flipped(10, 5, 0.0))
+    assert shown is not None
+    assert shown.low < 0.9
+    assert shown.high == pytest.approx(1.0)
+
+
 def test_the_truth_lies_between_where_comparisons_differ():
     rng = np.random.default_rng(3)
     p = rng.beta(2, 2, 3000)
@@ -80,3 +110,49 @@ def test_without_overlap_nothing_is_claimed():
     nobody = ceilings(votes_of([0], [0], ["tie"])).iloc[0]
     assert nobody["n_votes"] == 0
     assert pd.isna(nobody["at_least"])
+
+
+def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
+    votes = repeated(flipped(200, 3, 0.15), 0.3)
+    shown = shown_ceiling(votes)
+    assert shown is not None
+    row = ceilings(votes).iloc[0]
+    assert (shown.value, shown.low, shown.high) == (row["estimate"], row["estimate_low"], row["estimate_high"])
+    assert shown.basis is None
+    assert "repeats" not in str(shown)
+
+
+def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_it_is_from():
+    votes = repeated(flipped(450, 1, 0.15), 1 - (0.85**2 + 0.15**2), 10)
+    assert noise_ceiling(votes) is None
+    shown = shown_ceiling(votes)
+    assert shown is not None
+    row = ceilings(votes).iloc[0]
+    assert (shown.value, shown.low, shown.high) == (row["from_repeats"], row["from_repeats_low"], row["from_repeats_high"])
+    assert shown.value == pytest.approx(0.85, abs=0.03)
+    assert str(shown).endswith("] from repeats")
+
+
+def passes(*judged: tuple[str, str, str]) -> pd.DataFrame:
+    """(comparison, choice_first, choice)"""
+    rows = [
+        {"prompt_id": f"p{c}", "comparison_id": c, "annotator_id": "ann0000", "pass_no": 2, "choice_first": first, "choice": choice}
+        for c, first, choice in judged
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_later_passes_are_repeats_too_and_count_in_their_group():
+    votes = votes_of([0, 1, 2], [0, 0, 1], ["a", "a", "b"], prompt=[0, 1, 2])
+    again = passes(("c00000", "a", "a"), ("c00001", "a", "a"), ("c00001", "tie", "a"))
+    shown = shown_ceiling(votes, passes=again)
+    assert shown is not None
+    assert (shown.value, shown.n, shown.basis) == (1.0, 2, "repeats")  # the tie took no side
+    rows = ceilings(votes, {"c00000": "x", "c00002": "y"}, passes=again).set_index("group")
+    assert rows.loc["x", "from_repeats"] == 1.0
+    assert pd.isna(rows.loc["y", "from_repeats"])
+
+
+def test_without_overlap_and_repeat_no_ceiling_is_shown():
+    assert shown_ceiling(votes_of([0, 1], [0, 1], ["a", "b"])) is None
+    assert shown_ceiling(votes_of([], 0, [])) is None

@@ -56,6 +56,27 @@ def test_full_agreement_is_one_and_the_same_answer_throughout_is_nothing():
     assert fleiss_kappa(always_a) is None
 
 
+@pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
+def test_full_agreement_on_few_comparisons_is_no_certainty(measure):
+    few, many = (measure(votes_of(c := [*range(n)] * 2, [0] * n + [1] * n, ["a", "b"] * n, prompt=c)) for n in (6, 200))
+    assert few.value == few.high == many.value == many.high == 1.0
+    assert few.low < 0.5
+    assert 0.9 < many.low < 1.0
+    # Six of one prompt are six of a kind.
+    one = measure(votes_of([*range(6)] * 2, [0] * 6 + [1] * 6, ["a", "b"] * 6, prompt=[0] * 12))
+    assert one.low < few.low
+
+
+@pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
+def test_full_disagreement_on_few_comparisons_is_no_certainty_either(measure):
+    numbers = [*range(6)]
+    split = measure(votes_of(numbers * 2, [0] * 6 + [1] * 6, ["a"] * 6 + ["b"] * 6, prompt=numbers * 2))
+    assert -1 <= split.low <= split.value < -0.5
+    assert -0.5 < split.high < 0.5
+    one_of_three = measure(votes_of(numbers * 3, [0] * 6 + [1] * 6 + [2] * 6, ["a"] * 6 + ["b"] * 12, prompt=numbers * 3))
+    assert one_of_three.low < one_of_three.value < one_of_three.high
+
+
 def test_without_overlap_there_is_no_agreement_to_measure():
     apart = votes_of([0, 1], [0, 1], ["a", "b"])
     assert krippendorff_alpha(apart) is None

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.votes.dawid_skene import dawid_skene
+from rlhf_pipeline.votes.dawid_skene import DawidSkeneParams, dawid_skene
 from tests.unit.votes.simulated import simulate, votes_of
 
 
@@ -17,6 +17,33 @@ def test_it_is_better_than_the_majority_where_a_third_answers_at_random():
     majority = signs.groupby(truth.votes["comparison_id"]).sum().to_numpy()
     assert right.mean() > ((majority > 0) == (truth.d > 0)).mean() + 0.01
     assert found[["p_a", "p_b", "p_neither"]].sum(axis=1).to_numpy() == pytest.approx(1.0)
+
+
+def accuracy(truth, params: DawidSkeneParams | None = None) -> float:
+    """How often the better side of a comparison is named; undecided ones are half right."""
+    found = dawid_skene(truth.votes, params)
+    score = (found["p_a"] - found["p_b"]).to_numpy()
+    return float(np.where(score == 0, 0.5, (score > 0) == (truth.d > 0)).mean())
+
+
+def test_people_with_a_handful_of_votes_are_not_taken_at_their_word():
+    """Fifteen votes a person and nine confusions to count in them."""
+    gained = []
+    for seed in range(3):
+        truth = simulate(600, n_annotators=200, seed=seed)
+        signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0}).groupby(truth.votes["comparison_id"]).sum().to_numpy()
+        majority = float(np.where(signs == 0, 0.5, (signs > 0) == (truth.d > 0)).mean())
+        gained.append((accuracy(truth) - majority, accuracy(truth, DawidSkeneParams(n_imagined=0)) - majority))
+    shrunk, taken = np.mean(gained, axis=0)
+    assert shrunk > -0.003
+    assert taken < shrunk - 0.005
+
+
+def test_what_is_imagined_is_in_no_label():
+    votes = simulate(20).votes
+    found = dawid_skene(votes, DawidSkeneParams(n_imagined=3))
+    assert found["comparison_id"].tolist() == sorted(votes["comparison_id"].unique())
+    assert found["n_votes"].sum() == len(votes)
 
 
 def test_the_order_of_votes_is_irrelevant():

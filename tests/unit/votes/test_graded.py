@@ -4,43 +4,73 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
-from rlhf_pipeline.votes.graded import log_chance, slopes
+from rlhf_pipeline.votes.graded import chances, slopes, softplus
 
 FELT = np.array([-3.0, -0.4, 0.0, 0.7, 5.0])
-ENDS = [(0.3, np.inf), (-0.3, 0.3), (0.3, 1.1), (-np.inf, -0.3)]
+ENDS = [(0.3, np.inf), (-0.3, 0.3), (0.3, 1.1), (-np.inf, -0.3), (0.3, 800.0)]
+
+
+def log_chance(low: float, high: float, felt: np.ndarray = FELT) -> np.ndarray:
+    """Of each feeling as a judgement of its own."""
+    return chances(felt[:, None], np.full(len(felt), low), np.full(len(felt), high)).log[:, 0]
 
 
 @pytest.mark.parametrize(("low", "high"), ENDS)
 def test_the_chance_is_that_of_the_interval(low: float, high: float):
-    assert np.exp(log_chance(FELT, np.array(low), np.array(high))) == pytest.approx(expit(high - FELT) - expit(low - FELT))
+    assert np.exp(log_chance(low, high)) == pytest.approx(expit(high - FELT) - expit(low - FELT))
 
 
 def test_every_feeling_lies_in_one_interval():
-    cuts = np.array([-np.inf, -1.3, -0.3, 0.3, 1.3, np.inf])
-    chances = [np.exp(log_chance(FELT, low, high)) for low, high in itertools.pairwise(cuts)]
-    assert np.sum(chances, axis=0) == pytest.approx(1.0)
+    cuts = [-np.inf, -1.3, -0.3, 0.3, 1.3, np.inf]
+    assert np.sum([np.exp(log_chance(low, high)) for low, high in itertools.pairwise(cuts)], axis=0) == pytest.approx(1.0)
 
 
 def test_a_chance_too_small_for_a_difference_is_no_zero():
-    assert log_chance(np.array(-800.0), np.array(0.3), np.array(0.4)) == pytest.approx(-802.6, abs=0.5)
+    assert log_chance(0.3, 0.4, np.array([-800.0])) == pytest.approx(-802.6, abs=0.5)
+
+
+def test_softplus_is_exact_where_numbers_are_small_and_where_they_are_large():
+    x = np.array([-745.0, -40.0, -1e-9, 0.0, 3.0, 800.0])
+    np.testing.assert_allclose(softplus(x), -log_expit(-x), rtol=1e-14)
 
 
 @pytest.mark.parametrize(("low", "high"), ENDS)
 def test_slopes_are_those_of_the_chance(low: float, high: float):
-    step = 1e-5
-    by = slopes(FELT, np.array(low), np.array(high))
+    step, n = 1e-5, len(FELT)
+    said = chances(FELT[:, None], np.full(n, low), np.full(n, high))
+    by, tight = slopes(said, np.ones((n, 1)), np.ones((1, 1))), said.odds * (1 + said.odds)
 
-    def chance(of_low: float = 0.0, of_high: float = 0.0):
-        return log_chance(FELT, np.array(low + of_low), np.array(high + of_high))
+    def second(of_low: float, of_high: float) -> np.ndarray:
+        above, below = log_chance(low + of_low, high + of_high), log_chance(low - of_low, high - of_high)
+        return (above - 2 * log_chance(low, high) + below) / step**2
 
     if np.isfinite(high):
-        assert by.by_high == pytest.approx((chance(0, step) - chance(0, -step)) / (2 * step), rel=1e-4, abs=1e-6)
-        assert by.high_high == pytest.approx(-(chance(0, step) - 2 * chance() + chance(0, -step)) / step**2, rel=1e-2, abs=1e-4)
+        by_high = (log_chance(low, high + step) - log_chance(low, high - step)) / (2 * step)
+        assert by.above[:, 0] + said.odds == pytest.approx(by_high, rel=1e-4, abs=1e-6)
+        assert by.curve_above[:, 0] + tight == pytest.approx(-second(0, step), rel=1e-2, abs=1e-4)
     else:
-        assert not by.by_high.any()
+        assert not by.above.any()
+        assert not said.odds.any()
     if np.isfinite(low):
-        assert by.by_low == pytest.approx((chance(step) - chance(-step)) / (2 * step), rel=1e-4, abs=1e-6)
-    felt = (log_chance(FELT + step, np.array(low), np.array(high)) - log_chance(FELT - step, np.array(low), np.array(high))) / (2 * step)
-    assert -(by.by_high + by.by_low) == pytest.approx(felt, rel=1e-4, abs=1e-6)
+        by_low = (log_chance(low + step, high) - log_chance(low - step, high)) / (2 * step)
+        assert -(by.below[:, 0] + said.odds) == pytest.approx(by_low, rel=1e-4, abs=1e-6)
+        assert by.curve_below[:, 0] + tight == pytest.approx(-second(step, 0), rel=1e-2, abs=1e-4)
+    # Both ends moved is the feeling moved the other way.
+    by_felt = (log_chance(low, high, FELT + step) - log_chance(low, high, FELT - step)) / (2 * step)
+    assert (by.below - by.above)[:, 0] == pytest.approx(by_felt, rel=1e-4, abs=1e-6)
+    assert (by.curve_below + by.curve_above)[:, 0] == pytest.approx(-second(step, step), rel=1e-2, abs=1e-4)
+
+
+def test_slopes_are_summed_over_feelings_with_weights_and_powers():
+    low, high = np.array([0.3, -0.3]), np.array([np.inf, 0.3])
+    said, weights, x = chances(np.stack([FELT, -FELT]), low, high), np.arange(10.0).reshape(2, 5) / 45, np.linspace(-2, 2, 5)
+    by = slopes(said, weights.copy(), np.stack([np.ones(5), x, x * x], axis=1))
+    for row, felt in enumerate((FELT, -FELT)):
+        for power in range(3):
+            below, above = expit(low[row] - felt), expit(felt - high[row])
+            assert by.below[row, power] == pytest.approx((weights[row] * x**power * below).sum())
+            assert by.above[row, power] == pytest.approx((weights[row] * x**power * above).sum())
+            assert by.curve_below[row, power] == pytest.approx((weights[row] * x**power * below * (1 - below)).sum())
+            assert by.curve_above[row, power] == pytest.approx((weights[row] * x**power * above * (1 - above)).sum())

@@ -4,7 +4,9 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.votes.learning import judged_ids, last_words, learn_annotators
+from rlhf_pipeline.votes.joint_model import joint_model
+from rlhf_pipeline.votes.learning import judged_ids, last_words, learn_annotators, training_labels
+from rlhf_pipeline.votes.splits import splits_of
 from tests.unit.votes.simulated import simulate, votes_of
 
 
@@ -54,3 +56,50 @@ def test_of_two_snapshots_the_later_word_of_an_annotator_counts():
 def test_a_repeat_needs_its_original_too():
     votes = votes_of([3, 7], [0, 0], ["a", "b"]).assign(repeat_of=[None, "c00001"])
     assert judged_ids(votes) == ["c00001", "c00003", "c00007"]
+
+
+def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
+    truth = simulate(60, completions=3, n_annotators=8, seed=4)
+    split = splits_of(truth.comparisons)
+    assert {"train", "test"} <= set(split)
+    in_test = truth.votes["comparison_id"].isin(truth.comparisons.loc[split == "test", "comparison_id"])
+    turned = truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"}).where(in_test, truth.votes["choice"])
+    learnt, other = (learn_annotators(v, truth.comparisons) for v in (truth.votes, truth.votes.assign(choice=turned)))
+    assert not set(learnt.labels["comparison_id"]) & set(truth.comparisons.loc[split == "test", "comparison_id"])
+    pd.testing.assert_frame_equal(learnt.labels, other.labels, check_exact=True)  # whatever they say there
+    pd.testing.assert_frame_equal(learnt.labels, training_labels(truth.votes, truth.comparisons), check_exact=True)
+    assert learnt.figures["n_votes"].sum() == len(truth.votes)
+    assert not learnt.figures["reliability"].equals(other.figures["reliability"])
+
+
+def test_a_prompt_that_an_import_divides_gives_its_train_part_nothing_of_its_test_part():
+    truth = simulate(1, completions=4, n_annotators=4, votes_each=4)
+    given = truth.comparisons.assign(split=["train", "train", "train", "test", "test", "test"])
+    asked = truth.votes[truth.votes["comparison_id"].isin(given.loc[given["split"] == "train", "comparison_id"])]
+    labels = training_labels(truth.votes, given)
+    assert labels["comparison_id"].tolist() == sorted(asked["comparison_id"].unique())
+    pd.testing.assert_frame_equal(labels, joint_model(asked, given).labels, check_exact=True)
+
+
+def test_a_repeat_is_of_the_split_of_what_it_repeats():
+    truth = simulate(3)
+    given = truth.comparisons.assign(split=["test", "train", "train"])
+    again = votes_of([7], 0, ["b"]).assign(repeat_of="c00000", vote_id="again", seq=99)
+    both = pd.concat([truth.votes, again], ignore_index=True)
+    assert training_labels(both, given)["n_votes"].sum() == len(truth.votes) - 5
+
+
+def test_where_all_was_said_of_the_test_split_there_is_nothing_to_learn_from():
+    truth = simulate(4)
+    learnt = learn_annotators(truth.votes, truth.comparisons.assign(split="test"))
+    assert learnt.labels.empty
+    assert len(learnt.figures) > 0
+
+
+def test_a_fit_that_begins_where_one_to_fewer_votes_ended_ends_where_it_would_have_sooner():
+    truth = simulate(60, completions=3, n_annotators=8, seed=4)
+    learnt, anew = learn_annotators(truth.votes, truth.comparisons), joint_model(truth.votes, truth.comparisons)
+    assert learnt.model.is_converged
+    assert learnt.model.n_iterations < anew.n_iterations
+    assert learnt.model.labels["utility"].to_numpy() == pytest.approx(anew.labels["utility"].to_numpy(), abs=0.02)
+    assert learnt.model.annotators["reliability"].to_numpy() == pytest.approx(anew.annotators["reliability"].to_numpy(), abs=0.005)

@@ -3,8 +3,9 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
+from rlhf_pipeline.votes.latest import latest_pairs
 from rlhf_pipeline.votes.preference_pairs import PairParams, count_pairs, preference_pairs
-from rlhf_pipeline.votes.splits import SPLITS, split_of
+from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
 from rlhf_pipeline.votes.training_data import training_data_hash, training_rows
 
 
@@ -166,3 +167,28 @@ def test_votes_of_machines_teach_nothing_unless_asked_for():
     counts = count_pairs(cast, judged)
     assert (counts.n_votes, counts.n_machine, counts.n_pairs, counts.n_mixed) == (4, 3, 1, 0)
     assert count_pairs(cast, judged, PairParams(with_machine_votes=True)).n_machine == 0
+
+
+@pytest.mark.parametrize("last", ["tie", "both_bad", "skip"])
+def test_a_pair_says_the_seq_of_the_last_word_of_any_kind(last):
+    """A tie is counted, and a tie or skip may stand where a vote for a side stood: learnt from at an earlier seq, it would be known early."""
+    cast = votes(("c1", "x", "a", None), ("c2", "x", "a", None), ("c1", "y", last, None))
+    pairs = preference_pairs(cast, comparisons("c1", "c2")).set_index("comparison_id")
+    assert pairs["max_seq"].to_dict() == {"c1": 3, "c2": 2}
+    assert pairs.loc["c1", "n_ties"] == (0 if last == "skip" else 1)
+    early = latest_pairs(preference_pairs(cast, comparisons("c1", "c2")), up_to_seq=2)
+    assert early["comparison_id"].tolist() == ["c2"]
+
+
+def test_votes_of_machines_and_on_repeats_make_a_pair_no_later():
+    shown = comparisons("c1", "c2", repeat_of={"c2": "c1"})
+    cast = votes(("c1", "x", "a", 1), ("c1", "m", "a", None), ("c2", "x", "b", 1), kinds=("human", "machine", "human"))
+    assert preference_pairs(cast, shown)["max_seq"].tolist() == [1]
+
+
+def test_a_prompt_that_an_import_put_into_two_splits_is_named():
+    given = comparisons("c1", "c2", "c3").assign(prompt_id=["p", "p", "q"], split=["test", "train", "train"])
+    pairs = preference_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given)
+    assert divided_prompts(pairs) == ["p"]
+    assert divided_prompts(pairs[pairs["split"] == "train"]) == []
+    assert divided_prompts(PREFERENCE_PAIRS.empty()) == []

@@ -79,35 +79,83 @@ NAMES = {
     DOOR, "rlhf_pipeline/votes/splits.py", "rlhf_pipeline/frames.py", "rlhf_pipeline/datasets/preference.py",
     "rlhf_pipeline/datasets/comparisons.py",
 }  # fmt: skip
-# Lines that say it and take no pair: made-up splits, heads of tables, and votes (not pairs) that a ceiling is counted from.
+# Lines that say it and take no pair: made-up splits, heads of tables, votes (not pairs) that a ceiling is counted from or that are left
+# out, and rows that are looked for only to refuse them.
 HARMLESS = {
     "benchmarks/bench_calibration.py": ["np.where(np.arange(n) < HOLDOUT"],
     "benchmarks/bench_real.py": ['for part in ("all", "test")', "gold_ceiling(fitted.votes["],
     "benchmarks/real_weeks.py": ['("test", "verdict", "statistic"'],
+    "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
+    "rlhf_pipeline/retraining/rows.py": ['leaked = checked[checked["split"] != "train"]'],
+    "rlhf_pipeline/retraining/selection.py": ['leaked = frame[frame["split"] != "train"]'],
+    "rlhf_pipeline/votes/learning.py": ['in_test = shown.loc[splits_of(shown) == "test"'],
 }
-IN_A_QUERY = re.compile(r"""split\s*==\s*\\?["']""")
+IN_A_QUERY = re.compile(r"""split\s*(==\s*\\?["']test|!=\s*\\?["'](train|calib)|(not )?in\s*[\[(].*["']test)""")
+OTHERS = ("train", "calib")
+
+
+def is_test(node: ast.expr) -> bool:
+    """The name of the test split, written out or by the constant of its module."""
+    named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return (isinstance(node, ast.Constant) and node.value == "test") or named == "TEST"
+
+
+def names_others(node: ast.expr) -> bool:
+    """The train or the calib split, or a list of them: whoever is in neither is a test pair."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and all(names_others(one) for one in node.elts)
+    return isinstance(node, ast.Constant) and node.value in OTHERS
 
 
 def takes_test(source: str) -> Iterator[int]:
-    """Lines that could pick rows by split == "test": compared with it, handed on as an argument, listed, or looked up under it.
+    """Lines that could pick test rows: by their split's name (compared with, handed on as an argument, listed, looked up) or by leaving out
+    the other splits.
 
     Leaving test pairs out (`!=`) is what everybody may do.
     """
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and not any(isinstance(op, ast.NotEq) for op in node.ops):
-            said = [node.left, *node.comparators]
+        if isinstance(node, ast.Compare):
+            both, is_left_out = [node.left, *node.comparators], any(isinstance(op, ast.NotEq | ast.NotIn) for op in node.ops)
+            if any(names_others(part) for part in both) if is_left_out else any(is_test(part) for part in both):
+                yield node.lineno
         elif isinstance(node, ast.Call):
-            said = [*node.args, *(k.value for k in node.keywords)]
+            yield from _called(node)
         elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-            said = [*node.elts]
-        elif isinstance(node, ast.Subscript):
-            said = [node.slice]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IN_A_QUERY.search(node.value):
-            yield node.lineno
-            continue
-        else:
-            continue
-        yield from (part.lineno for part in said if isinstance(part, ast.Constant) and part.value == "test")
+            yield from (part.lineno for part in node.elts if is_test(part))
+        elif is_another_way(node):
+            yield getattr(node, "lineno", 1)
+
+
+def is_another_way(node: ast.AST) -> bool:
+    """By inversion, by looking up, by importing the constant, or in the words of a query."""
+    match node:
+        case ast.UnaryOp(op=ast.Invert(), operand=left_out):
+            return leaves_others_out(left_out)
+        case ast.Subscript(slice=key):
+            return is_test(key)
+        case ast.ImportFrom(names=names):
+            return any(alias.name == "TEST" for alias in names)
+        case ast.Constant(value=str(words)):
+            return IN_A_QUERY.search(words) is not None
+    return False
+
+
+def _called(node: ast.Call) -> Iterator[int]:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    given = [*node.args, *(k.value for k in node.keywords)]
+    if name == "ne":  # of test it leaves test pairs out, of another split it may take them
+        yield from (part.lineno for part in given if names_others(part))
+    else:
+        yield from (part.lineno for part in given if is_test(part))
+
+
+def leaves_others_out(node: ast.expr) -> bool:
+    """`~` of this takes whoever is in neither of the splits that it names."""
+    if isinstance(node, ast.Compare):
+        return all(isinstance(op, ast.Eq | ast.In) for op in node.ops) and any(names_others(one) for one in (node.left, *node.comparators))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"isin", "eq"}:
+        return any(names_others(one) for one in node.args)
+    return False
 
 
 @pytest.mark.parametrize(
@@ -115,7 +163,10 @@ def takes_test(source: str) -> Iterator[int]:
     [
         'pairs[pairs["split"] == "test"]', "pairs[pairs.split.isin(['test'])]", '_split(pairs, "test")', 'rows_of(split="test")',
         '[pairs[pairs["split"] == s] for s in ("calib", "test")]', 'by_split["test"]', """pairs.query("split == 'test'")""",
-        'pairs[pairs["split"].eq("test")]',
+        'pairs[pairs["split"].eq("test")]', 'pairs[pairs["split"] == TEST]', 'pairs[pairs["split"] == test_split.TEST]', "_split(pairs, TEST)",
+        "from rlhf_pipeline.votes.test_split import TEST as split", 'certain[certain["split"] != "train"]', 'pairs[pairs["split"] != "calib"]',
+        'pairs[~pairs["split"].isin(["train", "calib"])]', 'pairs[~(pairs["split"] == "train")]', 'pairs[pairs["split"].ne("train")]',
+        '[p for p in pairs if p.split not in ("train", "calib")]', """pairs.query("split != 'train'")""", 'pairs[~pairs["split"].eq("calib")]',
     ],
 )  # fmt: skip
 def test_the_search_below_finds_every_way_in(line: str) -> None:
@@ -127,9 +178,14 @@ def test_the_search_below_finds_every_way_in(line: str) -> None:
     [
         '{"test": 1}',
         'pairs[pairs["split"] != "test"]',
+        'pairs[pairs["split"].ne("test")]',
+        'pairs[pairs["split"].isin(["train", "calib"])]',
+        'pairs[pairs["split"] == "train"]',
+        "[split for split in SPLITS if split != TEST]",
         "report.test",
         'x = "tested"',
         "'the test split'",
+        """pairs.query("split == 'train'")""",
         'open_test_split(pairs, model="m")',
     ],
 )

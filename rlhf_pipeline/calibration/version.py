@@ -1,0 +1,84 @@
+"""Calibrating a registered reward model, as the asset and `rlhf reward calibrate` do. Knows a version's record, pairs and votes; no registry.
+
+What is chosen, what stands beside it, and which figures and pictures show it is said here once for both. The asset's run keeps more:
+Evidently's report, every group's ceilings as CSV, the reference window and the calibration log, which the command writes as its file.
+"""
+
+import pandas as pd
+
+from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.calibration.by_group import ceilings_by_group, groups_of
+from rlhf_pipeline.calibration.plots import reliability_by_group, reliability_diagram
+from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
+from rlhf_pipeline.reward_model import RewardModel
+from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes.test_split import Recorder, to_log
+
+
+def calibrate_version(
+    version: ModelVersion,
+    reward_model: RewardModel,
+    pairs: pd.DataFrame,
+    votes: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    params: CalibrationParams,
+    *,
+    passes: pd.DataFrame | None = None,
+    weight_before_change: float | None = None,
+    change_seq: int | None = None,
+    record: Recorder = to_log,
+    progress: Progress = silent,
+) -> tuple[Calibrator, CalibrationReport]:
+    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings of all VOTES and of each group's.
+
+    COMPARISONS are those the votes are on, so that a group's ceiling rests on all its votes, of those without a majority too.
+    Votes before a change count what they counted when the reward model was fitted, which was found there; else as `params` say.
+    `weight_before_change` wins over both. `passes` as `agreement` takes them. Raises as `calibrate`.
+    """
+    found = version.params.get("weight_before_change") if weight_before_change is None else weight_before_change
+    groups = groups_of(comparisons)
+    return calibrate(
+        pairs,
+        reward_model,
+        params if found is None else params.model_copy(update={"weight_before_change": float(found)}),
+        reward_model_label=version.label,
+        data_hash=version.data_hash or "",
+        noise_ceiling=shown_ceiling(votes, passes=passes),
+        groups=groups,
+        group_ceilings=ceilings_by_group(votes, groups, passes=passes),
+        change_seq=change_seq,
+        record=record,
+        progress=progress,
+    )
+
+
+def calibration_pictures(report: CalibrationReport) -> dict[str, bytes]:
+    """PNG by name: the reliability diagram, and small multiples of the groups where there are any."""
+    by_group = reliability_by_group(report)
+    return {"reliability_diagram": reliability_diagram(report)} | ({} if by_group is None else {"reliability_by_group": by_group})
+
+
+def calibration_figures(report: CalibrationReport) -> dict[str, float]:
+    """Estimates with the ends of their intervals, so that no chart of MLflow's shows one without how sure it is; without what is unknown."""
+    raw, calibrated, parts = report.raw, report.calibrated, report.calibrated.brier_parts
+    found: dict[str, Interval | None] = {
+        "accuracy": raw.accuracy,
+        "noise_ceiling": report.noise_ceiling,
+        "ece_raw": raw.ece_equal_mass,
+        "ece_calibrated": calibrated.ece_equal_mass,
+        "ece_debiased_raw": raw.ece_debiased,
+        "ece_debiased_calibrated": calibrated.ece_debiased,
+        "slope_raw": raw.slope,
+        "slope_calibrated": calibrated.slope,
+        "brier_calibrated": calibrated.brier,
+        "brier_reliability": None if parts is None else parts.reliability,
+        "brier_resolution": None if parts is None else parts.resolution,
+        "log_loss_raw": raw.log_loss,
+        "log_loss_calibrated": calibrated.log_loss,
+    }
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {
+        f"{name}{end}": float(getattr(interval, of)) for name, interval in found.items() if interval is not None for end, of in ends.items()
+    }

@@ -1,0 +1,37 @@
+"""How a transformer reward model is fitted: every parameter, and which of them no other kind has."""
+
+from pydantic import ConfigDict, Field
+
+from rlhf_pipeline.reward_model.network import NetworkParams
+from rlhf_pipeline.reward_model.trainers.base import OptimisationParams, TrainerParams
+
+
+class FineTuningParams(OptimisationParams, NetworkParams):
+    """What a transformer reward model has beside the parameters of every kind."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_tokens: int = Field(default=256, ge=8, le=131_072, description="Tokens of prompt and completion together; what is longer is cut")
+    smoothing: float = Field(
+        default=1.0, ge=0, le=100, description="Label votes, loss soft: votes imagined for each side, so that few votes are no certainty"
+    )
+    ties_as_halves: bool = Field(default=True, description="Label votes, loss soft: a tie counts as half a vote for each side")
+    start_from_probe: bool = Field(
+        default=False,
+        description="The head starts as the best one on the untrained backbone, not at random (Kumar et al. 2022): it fits what is "
+        "trained on sooner, and new topics no better",
+    )
+    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
+    replay: float = Field(
+        default=1.0, ge=0, le=100, description="Warm start: old pairs, drawn anew for each fit, per pair that the other model has not seen"
+    )
+
+
+class TransformerParams(FineTuningParams, TrainerParams):
+    """How a transformer reward model is fitted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
+    n_members: int = Field(default=1, ge=1, le=32, description="Models fitted with seeds seed, seed + 1, …; a score is their mean")
+    min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")

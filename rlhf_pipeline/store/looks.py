@@ -1,0 +1,49 @@
+"""As much of each vote as tells how carefully it was cast, in seq order. Knows votes; knows no meaning of figures."""
+
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import comparisons, votes
+from rlhf_pipeline.store.vote_lists import same_comparison
+
+
+class Look(NamedTuple):
+    """One vote; `n_characters` of both completions, `pair_key` of them under their prompt."""
+
+    seq: int
+    annotator_id: str
+    comparison_id: str
+    repeat_of: str | None
+    pair_key: str | None
+    choice: str
+    is_swapped: bool | None
+    duration_s: float | None
+    n_characters: int
+    pass_no: int
+    revision_no: int
+
+
+def looks(database: Database, after_seq: int, *, up_to_seq: int) -> list[Look]:
+    """Of the votes between two seqs, a machine's left out; superseded ones and skips are among them."""
+    computed = {
+        "n_characters": func.length(comparisons.c.completion_a) + func.length(comparisons.c.completion_b),
+        "repeat_of": comparisons.c.repeat_of,
+        "pair_key": comparisons.c.pair_key,
+    }
+    columns = [computed[name].label(name) if name in computed else votes.c[name] for name in Look._fields]
+    wanted = (
+        select(*columns)
+        .join(comparisons, same_comparison())
+        .where(
+            database.mine(votes),
+            votes.c.seq > after_seq,
+            votes.c.seq <= up_to_seq,
+            votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+        )
+        .order_by(votes.c.seq)
+    )
+    with database.reading() as connection:
+        return [Look(*row) for row in connection.execute(wanted)]

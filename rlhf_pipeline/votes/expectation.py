@@ -1,0 +1,116 @@
+"""One pass of the joint model over all votes: what they say of each comparison, given their annotators, and which way these would move
+to make them likelier. Knows arrays alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_pipeline.votes.graded import Ends, Floats, Slopes, chances, slopes
+from rlhf_pipeline.votes.judgements import Judgements
+
+DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)  # of an annotator; tie width and strength scale as logarithms
+
+
+@dataclass
+class Sums:
+    """Posteriors of the comparisons, and expected slopes by the annotators and by the steps of strength."""
+
+    mean: Floats  # (comparisons,)
+    variance: Floats
+    slope: Floats  # (annotators, 4)
+    curve: Floats  # (annotators, 4, 4), positive semidefinite
+    step_slope: Floats  # (3,)
+    step_curve: Floats
+    log_likelihood: float = 0.0
+
+
+class Expectation:
+    """Passes over the same judgements, by Gauss-Hermite quadrature over each comparison's difference of utility."""
+
+    def __init__(self, votes: Judgements, n_nodes: int):
+        self.votes = votes
+        self.nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+        self.log_weights = np.log(weights / weights.sum())
+        self._powers = np.vander(self.nodes, 3, increasing=True)
+        self._free = [p for p in range(4) if self.is_free[p]]
+
+    @property
+    def is_free(self) -> npt.NDArray[np.bool_]:
+        """Which of an annotator's parameters any vote tells something of."""
+        return np.array([True, self.votes.has_sides, self.votes.has_ties, self.votes.has_strengths])
+
+    def sums(self, theta: Floats, steps: Floats, cavity: tuple[Floats, Floats]) -> Sums:
+        """Given `theta` (annotators, 4), the `steps` (3,) of strength, and mean and variance of what all else says of each difference."""
+        n, n_annotators = len(self.votes.ids), len(self.votes.names)
+        slope, curve = np.zeros((4, n_annotators)), np.zeros((4, 4, n_annotators))
+        sums = Sums(np.zeros(n), np.ones(n), slope.T, curve.transpose(2, 0, 1), np.zeros(len(steps)), np.zeros(len(steps)))
+        columns = np.ascontiguousarray(theta.T)
+        for part in self.votes.parts():
+            self._add(part, columns, steps, cavity, sums)
+        sums.curve += np.triu(sums.curve, 1).transpose(0, 2, 1)  # of which the upper half was added up
+        return sums
+
+    def _add(self, part: slice, columns: Floats, steps: Floats, cavity: tuple[Floats, Floats], sums: Sums) -> None:
+        votes = self.votes
+        j, side, strength, shown = votes.annotator[part], votes.side[part], votes.strength[part], votes.shown[part]
+        begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
+        c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
+        mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # of the differences d before these votes
+        of = columns[:, j]
+        width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(j))
+        ends = Ends(side, strength, width, np.exp(of[SCALE]), steps)
+        # A vote for b is one for a of the mirrored feeling.
+        toward = np.where(side < 0, -1.0, 1.0)
+        by_d = toward * of[DISCRIMINATION]
+        felt = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
+        felt += (by_d * np.repeat(mean, times) + toward * of[BIAS] * shown)[:, None]
+        said = chances(felt, ends.low, ends.high)
+        joint = np.add.reduceat(said.log, begins, axis=0) + self.log_weights
+        most = joint.max(axis=1)
+        posterior = np.exp(joint - most[:, None])
+        evidence, first, second = (posterior @ self._powers).T
+        posterior /= evidence[:, None]
+        first, second = first / evidence, second / evidence  # moments of the nodes; those of d follow
+        sums.log_likelihood += float((most + np.log(evidence)).sum())
+        sums.mean[c], sums.variance[c] = mean + sd * first, np.maximum(sd**2 * (second - first**2), 1e-9)
+        of_nodes = slopes(said, np.repeat(posterior, times, axis=0), self._powers)
+        by_power = Slopes(*(_powers_of_d(each, np.repeat(mean, times), np.repeat(sd, times)) for each in of_nodes))
+        self._add_slopes(sums, part, ends, toward, said.odds, by_power)
+
+    def _add_slopes(self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes) -> None:
+        """Expected slopes over the posterior of each comparison; the curve without the terms that could make it negative (Gauss-Newton)."""
+        j, strength = self.votes.annotator[part], self.votes.strength[part]
+        leaning, tight = toward * self.votes.shown[part], odds * (1.0 + odds)
+        by_high, by_low = by.above[0] + odds, -(by.below[0] + odds)
+        totals = (
+            toward * (by.below[1] - by.above[1]),
+            leaning * (by.below[0] - by.above[0]),
+            by_high * ends.high_by[0] + by_low * ends.low_by[0],
+            by_high * ends.high_by[1] + by_low * ends.low_by[1],
+        )
+        # By each parameter, how fast the ends, seen from the feeling, move: by the discrimination, times d.
+        of_high = (-toward, -leaning, *ends.high_by)
+        of_low = (-toward, -leaning, *ends.low_by)
+        for p in self._free:
+            np.add.at(sums.slope[:, p], j, totals[p])
+            for q in self._free[self._free.index(p) :]:
+                k = (p == DISCRIMINATION) + (q == DISCRIMINATION)
+                both = by.curve_above[k] * of_high[p] * of_high[q] + by.curve_below[k] * of_low[p] * of_low[q]
+                if p >= WIDTH:  # what moves the feeling alone leaves the interval as wide as it is
+                    both += tight * (of_high[p] - of_low[p]) * (of_high[q] - of_low[q])
+                np.add.at(sums.curve[:, p, q], j, both)
+        for step in range(
+            len(sums.step_slope) if self.votes.has_strengths else 0
+        ):  # the end of strength step + 1, the beginning of the next
+            ended, begun = strength == step + 1, strength == step + 2
+            sums.step_slope[step] += (by_high * ends.scale)[ended].sum() + (by_low * ends.scale)[begun].sum()
+            sums.step_curve[step] += ((by.curve_above[0] + tight) * ends.scale**2)[ended].sum()
+            sums.step_curve[step] += ((by.curve_below[0] + tight) * ends.scale**2)[begun].sum()
+
+
+def _powers_of_d(of_nodes: Floats, mean: Floats, sd: Floats) -> Floats:
+    """Sums (n, 3) times 1, x and x squared as sums (3, n) times those of d = mean + sd x."""
+    one, x, xx = of_nodes.T
+    return np.stack([one, mean * one + sd * x, mean**2 * one + 2 * mean * sd * x + sd**2 * xx])

@@ -1,0 +1,124 @@
+"""How carefully each annotator votes, counted as votes come: only those since the last look are read. Knows the store; knows no route."""
+
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.looks import Look, looks
+from rlhf_pipeline.votes.annotators import FiguresParams
+from rlhf_pipeline.votes.quality import LEFT, NEITHER, NO_TIME, RIGHT, SKIP, UNKNOWN, VOTES, Mark, Quality, quality
+
+AT_ONCE = 5_000  # votes read in one go
+PAUSE_S = 0.05  # between two of these while many wait: others are answered meanwhile
+MOST_REVISIONS = 1 << 20
+TOLD_AGAIN_S = 5.0  # while many votes are read, everybody's figures change all the time
+FASTEST = FiguresParams().fastest_reading
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of everybody who judged anything up to a vote."""
+
+    up_to_seq: int
+    by_annotator: dict[str, Quality]
+
+
+class Looking:
+    """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where little is new; else a thread does."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._reading = threading.Lock()
+        self._votes: dict[str, npt.NDArray[np.void]] = {}
+        self._known: dict[str, tuple[npt.NDArray[np.void], Quality]] = {}
+        self._seq = 0
+        self._is_catching_up = False
+        self._told: tuple[float, Found] | None = None  # the last answer, and when it was given
+
+    def found(self) -> Found:
+        """Up to the newest vote, or as far as has been read."""
+        told = self._told
+        if told is not None and self._is_catching_up and time.monotonic() - told[0] < TOLD_AGAIN_S:
+            return told[1]
+        self._read_some()
+        seq, votes = self._seq, dict(self._votes)
+        for who, rows in votes.items():
+            known = self._known.get(who)
+            if known is None or known[0] is not rows:  # each is told anew only after another vote of theirs
+                self._known[who] = rows, quality(rows)
+        found = Found(seq, {who: one for who in votes if (one := self._known[who][1]).n_votes})
+        self._told = time.monotonic(), found
+        return found
+
+    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int) -> list[int]:
+        """Seqs of the votes that bear a mark, of one annotator or of all, newest first."""
+        known = self.found().by_annotator
+        people = [known[annotator_id]] if annotator_id in known else [] if annotator_id is not None else list(known.values())
+        upper = np.iinfo(np.int64).max if before_seq is None else before_seq
+        newest = [seqs[: np.searchsorted(seqs, upper)][-limit:] for seqs in (one.marked[mark].seqs for one in people)]
+        return sorted((int(seq) for seqs in newest for seq in seqs), reverse=True)[:limit]
+
+    def catch_up(self) -> None:
+        """Read all there is, with pauses."""
+        self._is_catching_up = True
+        try:
+            while self._read_some(waits=True):
+                time.sleep(PAUSE_S)
+        finally:
+            self._is_catching_up = False
+
+    def _read_some(self, *, waits: bool = False) -> bool:
+        """Whether there may be more. Where somebody else is reading, what is known so far will do."""
+        if not self._reading.acquire(blocking=waits):
+            return False
+        try:
+            newest = self._store.votes.max_seq()
+            if newest <= self._seq:
+                return False
+            upper = min(newest, self._seq + AT_ONCE)
+            self._add(looks(self._store.database, self._seq, up_to_seq=upper))
+            self._seq = upper  # after its votes: whoever asks meanwhile is told of no vote that is not there
+        finally:
+            self._reading.release()
+        if upper < newest and not waits:
+            threading.Thread(target=self.catch_up, name="looking", daemon=True).start()
+        return upper < newest
+
+    def _add(self, new: list[Look]) -> None:
+        by_annotator: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        for look in new:
+            by_annotator[look.annotator_id].append(_row(look))
+        self._votes |= {who: _with(self._votes.get(who), np.array(rows, dtype=VOTES)) for who, rows in by_annotator.items()}
+
+
+def _with(before: npt.NDArray[np.void] | None, new: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    return new if before is None else np.concatenate([before, new])
+
+
+def _row(look: Look) -> tuple[int, ...]:
+    # Python's own hash: 64 bits, the same within a process, and quick.
+    return (
+        look.seq,
+        hash(look.comparison_id),
+        hash(look.repeat_of or look.comparison_id),
+        hash(look.pair_key or look.comparison_id),
+        look.pass_no * MOST_REVISIONS + look.revision_no,
+        _shown(look),
+        NO_TIME if look.duration_s is None else int(look.duration_s * FASTEST < look.n_characters),
+    )
+
+
+def _shown(look: Look) -> int:
+    if look.choice == Choice.SKIP:
+        return SKIP
+    if look.choice not in (Choice.A, Choice.B):
+        return NEITHER
+    if look.is_swapped is None:
+        return UNKNOWN
+    return LEFT if (look.choice == Choice.A) != look.is_swapped else RIGHT

@@ -1,0 +1,37 @@
+"""How carefully people vote, as a page: each figure leads to its votes. Knows words; figures are `web.quality`'s."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.votes.quality import Mark
+from rlhf_pipeline.web import quality
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.pages.downloads import csv_of
+from rlhf_pipeline.web.pages.rendering import render
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import AnnotatorQuality
+
+router = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+WORDS: dict[Mark, str] = {"too_fast": "too fast to read", "same_as_before": "the same as before", "duplicate": "the same pair again"}
+
+
+@router.get("/quality")
+def read(site: AnySite, request: Request, principal: Reader) -> Response:
+    sees_all = principal.sees_others_votes
+    return render(
+        "quality.html",
+        request,
+        site,
+        principal,
+        told=None if sees_all else "Who votes is not shown how others' choices follow each other.",
+        found=quality.of_project(site, principal),
+        marks={mark: words for mark, words in WORDS.items() if mark in quality.told(principal)},
+    )
+
+
+@router.get("/quality.csv")
+def download(site: AnySite, principal: Reader) -> Response:
+    return csv_of("quality", list(AnnotatorQuality.model_fields), quality.of_project(site, principal).annotators)

@@ -1,0 +1,42 @@
+"""The simulated pool votes on a day again: what it cast before is kept, whatever a later version would say beside it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from resources.simulation import simulated_votes
+
+NAMES = ("vote_id", "seq", "comparison_id", "annotator_id", "choice", "strength", "is_swapped")
+
+
+@pytest.fixture(scope="module")
+def collected(make_project: Callable[..., Any]) -> Any:
+    project = make_project(completion_backend="template")
+    project.collect(project.day(0), n=3)
+    return project
+
+
+def cast(project: Any) -> pd.DataFrame:
+    return project.store.votes.snapshot([project.day(0)])[list(NAMES)]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5], ids=["a whole day", "half a day"])
+def test_votes_of_an_older_home_are_recognised_and_kept(collected: Any, branch: Callable[..., Any], share: float) -> None:
+    """Votes of earlier versions do not say which completion stood left; their keys are the same."""
+    project = branch(collected)
+    day = project.day(0)
+    comparisons = project.store.comparisons.for_days([day])
+    whole = simulated_votes(project.settings)(comparisons, dict.fromkeys(comparisons["prompt_id"]), day)
+    older = [vote.model_copy(update={"is_swapped": None}) for vote in whole[: int(share * len(whole))]]
+    project.store.votes.cast_many(older)
+    before = cast(project)
+    project.vote(day)
+    after = cast(project)
+    pd.testing.assert_frame_equal(after.iloc[: len(older)], before)
+    assert before["is_swapped"].isna().all()
+    assert len(after) == len(whole)
+    assert not after["is_swapped"].iloc[len(older) :].isna().any()
+    project.vote(day)
+    pd.testing.assert_frame_equal(cast(project), after)

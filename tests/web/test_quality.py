@@ -1,0 +1,165 @@
+"""Data quality over HTTP: figures per annotator with intervals, each leading to exactly its votes, and nothing told to who votes."""
+
+import uuid
+
+import httpx
+import pytest
+
+from rlhf_pipeline.web import Server, create_app, looking
+from rlhf_pipeline.web.looking import Looking
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+LONG = "x" * 400  # both completions: 8 s at 100 characters a second
+
+
+def cast(client: httpx.Client, comparison_id: str, choice: str = "a", **more: object) -> dict:
+    answer = client.post(
+        "/votes", json={"comparison_id": comparison_id, "choice": choice, **more}, headers={"Idempotency-Key": str(uuid.uuid4())}
+    )
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def judge(web: Web, client: httpx.Client, n: int, *, choice: str = "a", seconds: float | None = 30.0) -> list[str]:
+    """Votes on dealt cards: the page's side, whichever completion stands there."""
+    made = []
+    for card in client.post("/assignments:lease", json={"n": n}).json()["cards"]:
+        body = {"assignment_id": card["assignment_id"], "choice": choice} | ({} if seconds is None else {"duration_s": seconds})
+        answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
+        assert answer.status_code == 201, answer.text
+        made.append(answer.json()["vote_id"])
+    return made
+
+
+def listed(client: httpx.Client, **params: object) -> list[str]:
+    found, cursor = [], None
+    while True:
+        answer = client.get("/votes", params={"limit": 3, **params, **({"cursor": cursor} if cursor else {})})
+        assert answer.status_code == 200, answer.text
+        found += [item["vote_id"] for item in answer.json()["items"]]
+        cursor = answer.json()["next"]
+        if cursor is None:
+            return found
+
+
+def told(client: httpx.Client) -> dict[str, dict]:
+    answer = client.get("/quality")
+    assert answer.status_code == 200, answer.text
+    return {one["annotator_id"]: one for one in answer.json()["annotators"]}
+
+
+def test_every_figure_leads_to_exactly_its_votes(web: Web):
+    web.rule(repeat_share=0.0, gold_share=0.0)
+    web.publish(12, overlap=2, completion_a=LONG, completion_b=LONG)
+    steady, hasty, reader = web.client("annotator"), web.client("annotator"), web.client("auditor")
+    same = judge(web, steady, 12)[1:]
+    fast = [*judge(web, hasty, 5, seconds=1.0, choice="tie"), *judge(web, hasty, 4, seconds=20.0), *judge(web, hasty, 3, seconds=None)][:5]
+    found = told(reader)
+    a, b = found[steady.user.user_id], found[hasty.user.user_id]
+    assert (a["n_votes"], b["n_votes"]) == (12, 12)
+    assert (a["same_as_before"]["marked"], a["same_as_before"]["n"]) == (11, 11)
+    assert (b["too_fast"]["marked"], b["too_fast"]["n"]) == (5, 9)
+    assert a["too_fast"]["marked"] == 0
+    for share in (a["same_as_before"], a["too_fast"], b["too_fast"]):
+        assert 0 <= share["low"] < share["high"] <= 1
+    assert next(iter(found)) == steady.user.user_id  # the most doubtful first
+    assert listed(reader, mark="same_as_before", annotator_id=steady.user.user_id) == same[::-1]
+    assert listed(reader, mark="too_fast", annotator_id=hasty.user.user_id) == fast[::-1] == listed(reader, mark="too_fast")
+    assert listed(reader, mark="too_fast", annotator_id=steady.user.user_id) == []
+    assert listed(reader, mark="too_fast", annotator_id="nobody") == []
+
+
+def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
+    texts = {"prompt": "p", "completion_a": LONG, "completion_b": "y"}
+    one, other = web.publish(1, prefix="one", **texts), web.publish(1, prefix="other", **texts)
+    curator, reader = web.client("curator"), web.client("auditor")
+    cast(curator, one[0])
+    again = cast(curator, other[0], "b")
+    found = told(reader)[curator.user.user_id]["duplicate"]
+    assert (found["marked"], found["n"]) == (1, 2)
+    assert listed(reader, mark="duplicate") == [again["vote_id"]]
+    cast(curator, other[0], "skip", supersedes=again["vote_id"])  # taken back: nothing is left of it
+    assert told(reader)[curator.user.user_id]["duplicate"]["marked"] == 0
+    assert listed(reader, mark="duplicate") == []
+
+
+def test_who_votes_is_told_nothing_that_tells_others_choices(web: Web):
+    ids = web.publish(4, overlap=2, completion_a=LONG, completion_b=LONG)
+    ann, curator, admin = web.client("annotator"), web.client("curator"), web.client("admin")
+    made = judge(web, ann, 4, seconds=1.0)
+    assert ann.get("/quality").status_code == 403
+    assert told(admin)[ann.user.user_id]["same_as_before"] is not None
+    seen = told(curator)[ann.user.user_id]
+    assert seen["same_as_before"] is None
+    assert seen["too_fast"]["marked"] == 4
+    assert curator.get("/votes", params={"mark": "same_as_before"}).status_code == 403
+    assert listed(curator, mark="too_fast") == []  # they stand on what the curator has yet to judge
+    cast(curator, ids[0])
+    (shown,) = listed(curator, mark="too_fast")
+    assert shown in made
+    assert len(listed(admin, mark="too_fast")) == 4
+
+
+def test_a_mark_stands_with_the_annotator_alone(web: Web):
+    reader = web.client("auditor")
+    for beside in ({"q": "words"}, {"day": "2026-01-02"}, {"comparison_id": "c"}):
+        answer = reader.get("/votes", params={"mark": "too_fast", **beside})
+        assert answer.status_code == 422
+        assert "leave the other filters out" in answer.text
+    assert reader.get("/votes", params={"mark": "slow"}).status_code == 422
+
+
+def test_a_machines_answers_are_nobodys_carelessness(web: Web):
+    ids = web.publish(2, completion_a=LONG, completion_b=LONG)
+    machine = web.client(user=web.add("annotator", "engineer", kind="service"))
+    for one in ids:
+        cast(machine, one, duration_s=0.01)
+    answer = web.client("auditor").get("/quality").json()
+    assert (answer["annotators"], answer["n_annotators"]) == ([], 0)
+    assert answer["up_to_seq"] == answer["newest_seq"] == 2
+
+
+@on_sqlite
+def test_many_votes_are_read_in_parts_and_the_answer_says_how_far(web: Web, monkeypatch: pytest.MonkeyPatch):
+    web.publish(9, completion_a=LONG, completion_b=LONG)
+    ann = web.client("annotator")
+    judge(web, ann, 9)
+    monkeypatch.setattr(looking, "AT_ONCE", 4)
+    monkeypatch.setattr(looking, "PAUSE_S", 0.0)
+    counted = Looking(web.store)
+    first = counted.found()
+    assert first.up_to_seq in (4, 8, 9)
+    counted.catch_up()
+    whole = counted.found()
+    assert whole.up_to_seq == 9
+    assert whole.by_annotator[ann.user.user_id].n_votes == 9
+    assert len(counted.marked("same_as_before", None, before_seq=None, limit=50)) == 8
+    assert counted.marked("same_as_before", None, before_seq=5, limit=2) == [4, 3]
+
+
+@on_sqlite
+def test_the_page_shows_what_the_api_tells(web: Web):
+    web.publish(6, completion_a=LONG, completion_b=LONG)
+    ann = web.client("annotator")
+    judge(web, ann, 6, seconds=1.0)
+    with Server(create_app(web.settings, web.store)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        auditor, curator = (pages.browser(web.add(role)) for role in ("auditor", "curator"))
+        page = auditor.get(f"{server.url}/quality").text
+        assert f"/votes?annotator_id={ann.user.user_id}&amp;mark=too_fast" in page
+        assert "6 of 6" in page
+        assert "5 of 5" in page
+        assert "% to 100 %" in page
+        assert "The same as before" in page
+        listed_page = auditor.get(f"{server.url}/votes", params={"annotator_id": ann.user.user_id, "mark": "same_as_before"})
+        assert listed_page.text.count('<article class="row') == 5
+        assert auditor.get(f"{server.url}/votes", params={"mark": "odd"}).status_code == 422
+        told_csv = auditor.get(f"{server.url}/quality.csv").text
+        assert told_csv.startswith("annotator_id,name,n_votes,too_fast,same_as_before,duplicate\r\n")
+        blind = curator.get(f"{server.url}/quality").text
+        assert "The same as before" not in blind
+        assert "5 of 5" not in blind
+        assert "Who votes is not shown" in blind
+        refused = curator.get(f"{server.url}/votes", params={"mark": "same_as_before"})
+        assert refused.status_code == 403
