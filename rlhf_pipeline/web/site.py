@@ -1,5 +1,6 @@
 """What all routes of one project share: its store, its settings, and what is kept in memory between requests. Knows no route."""
 
+import asyncio
 from dataclasses import dataclass
 
 from rlhf_pipeline.config import Settings
@@ -13,6 +14,7 @@ from rlhf_pipeline.web.predicting import Predictor
 from rlhf_pipeline.web.recent import Current
 
 READ_EVERY_S = 0.5
+LEASES_AT_ONCE = 8  # one costs three times what a vote does; on SQLite, which writes one at a time, more would only keep votes waiting
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Site:
         self.progress = Progress(store)
         self.looking = Looking(store)
         self.predictor = Predictor(settings, store)
+        self.dealing = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = Current(self._read_terms, READ_EVERY_S)
 
     def _read_terms(self) -> Terms:

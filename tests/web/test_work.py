@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Choice, Role
 from rlhf_pipeline.store.anchors import FILE, drop_anchor
+from rlhf_pipeline.store.assignments import Assignments
 from tests.web.conftest import DAY, Web
 from tests.web.databases import on_sqlite
 
@@ -97,6 +99,27 @@ def test_leases_are_prolonged_and_given_back(web: Web):
     assert bob.post("/assignments:lease").json()["cards"] == []
     assert ann.post(f"/assignments/{cards[0]['assignment_id']}:release").status_code == 204
     assert len(bob.post("/assignments:lease").json()["cards"]) == 1
+
+
+def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(web: Web, monkeypatch: pytest.MonkeyPatch):
+    web.publish(32)
+    at_work, most, deal = [], [], Assignments.deal
+
+    def noted(self: Assignments, *args: Any) -> Any:
+        at_work.append(1)
+        most.append(len(at_work))
+        try:
+            return deal(self, *args)
+        finally:
+            at_work.pop()
+
+    monkeypatch.setattr(Assignments, "deal", noted)
+    clients = [web.client("annotator") for _ in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda client: client.post("/assignments:lease", json={"n": 2}), clients))
+    assert [answer.status_code for answer in answers] == [200] * 16
+    assert len({card["assignment_id"] for answer in answers for card in answer.json()["cards"]}) == 32
+    assert max(most) == 1 or not web.store.database.is_sqlite
 
 
 def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Depends, Response
+from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router
@@ -10,6 +11,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import CardOut, Extended, Lease, LeaseRequest, RulesShown
+from rlhf_pipeline.web.site import Site
 
 router = api_router("assignments")
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
@@ -17,11 +19,16 @@ STEP = 10  # about how many: the next moment others took some of them
 
 
 @router.post("/assignments:lease", response_model=Lease)
-def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
+async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
     """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that comes later is kept all the same."""
+    async with site.dealing:
+        return await run_in_threadpool(_leased, site, principal.user_id, (body or LeaseRequest()).n)
+
+
+def _leased(site: Site, annotator_id: str, n: int) -> Response:
     terms = site.terms()
-    cards = site.cards.deal(principal.user_id, (body or LeaseRequest()).n, terms.rules)
-    left = site.store.assignments.left_for(principal.user_id, terms.rules)
+    cards = site.cards.deal(annotator_id, n, terms.rules)
+    left = site.store.assignments.left_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(
