@@ -110,7 +110,7 @@ def calibration(
             texts=texts
             | {
                 "ceilings.csv": bounds.to_csv(index=False),
-                "calibration_log.json": json.dumps(calibration_log(store.calibrations.log()), indent=1),
+                "calibration_log.json": json.dumps(calibration_log(store.calibrations.whole_log()), indent=1),
             },
         )
     if settled.takes_over:

@@ -34,6 +34,7 @@ from rlhf_pipeline.votes import (  # noqa: E402
     learn_annotators,
     preference_pairs,
 )
+from rlhf_pipeline.votes.over_time import agreement_over_time, annotators_over_time  # noqa: E402
 from tests.unit.votes.simulated import Simulated, comparisons_of, simulate, votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -249,7 +250,14 @@ def million(n_votes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 def only_big(n_votes: int, fit: str) -> None:
     votes, shown = million(n_votes)
     before, start = peak(), time.process_time()
-    model = learn_annotators(votes, shown).model if fit == "asset" else joint_model(votes, shown if fit == "shared" else None)
+    if fit == "asset":
+        figures, together = annotators_over_time(votes, shown), agreement_over_time(votes)
+        assert len(figures) >= votes["annotator_id"].nunique(), "every annotator has a window"
+        assert len(together) >= 1
+        del figures, together
+        model = learn_annotators(votes, shown).model
+    else:
+        model = joint_model(votes, shown if fit == "shared" else None)
     fitted = time.process_time()
     consensus(votes, "strength_weighted")
     agreed = time.process_time()

@@ -128,11 +128,14 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
             ("comparisons, page 2 to 21", lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}"),
             ("consensus", lambda: "/api/v1/consensus"),
             ("consensus, disputed", lambda: "/api/v1/consensus?state=disputed"),
+            ("consensus by the annotator model", lambda: "/api/v1/consensus?method=joint_model"),
+            ("consensus by the annotator model, disputed", lambda: "/api/v1/consensus?method=joint_model&state=disputed"),
             ("audit", lambda: "/api/v1/audit"),
             ("audit, page 2 to 21", lambda: f"/api/v1/audit?cursor={quote(rng.choice(later['audit']))}"),
             ("page /votes", lambda: "/votes"),
             ("page /comparisons", lambda: "/comparisons"),
             ("page /consensus", lambda: "/consensus"),
+            ("page /consensus by the annotator model", lambda: "/consensus?method=joint_model"),
             ("page /audit", lambda: "/audit"),
         ]
         tell(table, where, connection, token, asked)
@@ -173,7 +176,7 @@ def counted(connection: http.client.HTTPConnection, token: str) -> int:
 
 
 def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
-    """Import the files as an operator does, then offer what was imported."""
+    """Import the files as an operator does, fit the annotator model, then offer what was imported."""
     home.mkdir(parents=True, exist_ok=True)
     for kind, file in zip(("comparisons", "votes"), files, strict=True):
         command = [RLHF, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])]
@@ -181,6 +184,10 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
         n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
         if said.returncode or not said.stdout.startswith(f"{n:,} imported"):
             raise SystemExit(f"rlhf import {kind} ended with {said.returncode}: {said.stdout}{said.stderr}")
+    command = [RLHF, "votes", "annotators", "--publish"]
+    said = subprocess.run(command, env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise SystemExit(f"rlhf votes annotators ended with {said.returncode}: {said.stdout}{said.stderr}")
     with opened(url) as store:
         store.assignments.offer(store.comparisons.offerable(), overlap=1)
 

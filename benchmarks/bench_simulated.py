@@ -48,12 +48,15 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     fit_reward_model,
     preference_probability,
 )
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
+from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect  # noqa: E402
 from rlhf_pipeline.reward_model.training import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling  # noqa: E402
 from rlhf_pipeline.votes import open_test_split, preference_pairs, training_labels  # noqa: E402
 
 BAR_ACCURACY, BAR_OF_CEILING, BAR_AUROC = 0.80, 0.95, 0.6
 BAR_COLD, BAR_WARM, CORES = 15 * 60, 60, 2
+MARGIN_SCALES = (0.5, 1.0, 3.0)
 DAY, START = "2026-01-01", datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -232,6 +235,31 @@ def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) ->
     return first
 
 
+def strength(which: World, cache: Path) -> None:
+    """What strength as a margin does to votes predicted on training prompts left out in turn. No limit: whether it helps is what is asked."""
+    case, encoder = Case.of(which), Encoder(cache=EmbeddingCache(cache))
+    effects: dict[float, list[MarginEffect]] = {scale: [] for scale in MARGIN_SCALES}
+    for seed in which.vote_seeds:
+        pairs = preference_pairs(case.votes(seed), case.comparisons)
+        train = pairs[pairs["split"] == "train"].reset_index(drop=True)
+        for scale, found in effects.items():
+            effect = margin_effect(train, EmbeddingParams(loss="margin", margin_scale=scale), encoder)
+            assert effect is not None
+            found.append(effect)
+    rows = [
+        (
+            f"{scale:g}", told([one.with_margin.value for one in found]), told([one.without.value for one in found]),
+            "; ".join(f"{100 * one.gain.value:+.2f} [{100 * one.gain.low:+.2f}, {100 * one.gain.high:+.2f}]" for one in found),
+        )
+        for scale, found in effects.items()
+    ]  # fmt: skip
+    n = effects[MARGIN_SCALES[0]][0].n
+    table(
+        f"Strength as a margin: votes predicted on left-out prompts of {n} training pairs, ceiling {case.ceiling:.3f}",
+        ("margin_scale", "with", "without (its ceiling above)", "points gained, by seed"), rows,
+    )  # fmt: skip
+
+
 def timed(which: World, cache: Path, cold: Spent, limits: Limits, looks: Looks, cores: str) -> None:
     case, warm = Case.of(which), Spent()
     votes = case.votes(which.vote_seeds[0])
@@ -257,6 +285,7 @@ def main() -> int:
             cold = world("One vote", simulation.reward_model, Path(folder) / "one_vote", limits, looks)
             timed(simulation.reward_model, Path(folder) / "one_vote", cold, limits, looks, cores)
         world("Five votes", simulation.overlap, Path(folder) / "five_votes", limits, looks)
+        strength(simulation.overlap, Path(folder) / "five_votes")
     looks.told()
     return limits.told()
 

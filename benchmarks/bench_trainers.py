@@ -4,14 +4,14 @@
                                         [--registry FOLDER] [--seeds 3] [--variants 10]
 
 quality   convarg's test debates, opened once for each model when all are trained: accuracy against the known right choice and debiased ECE,
-          by seed and as a mean of the seeds, by three kinds of labels: soft and majority labels of the same pairs, those with a majority,
-          and soft ones of all. The calib debates choose which of them is held to the limits; the calibrator is fitted on them.
+          by seed and as a mean of the seeds, by kinds of labels: those that `debates` chose, which are held to the limits, and soft and
+          majority labels of the same pairs, those with a majority. The calibrator is fitted on the calib debates.
 cost      CPU seconds until the calib debates are predicted with THRESHOLD accuracy in two evaluations in a row, EVERY CPU seconds apart:
           the shared-text trainer beside TRL's defaults, on the same pairs with the same labels, encoder and head, one thread each. Who is
           not there after AT_MOST CPU seconds is stopped: TRL counts as if it had arrived then, ours as if it never did.
 scoring   texts a CPU second, beside a loop padded to 512 tokens.
 gloo      one and two processes on a tiny model: the largest difference of their weights.
-debates   not by default: the train and calib debates in FOLDS parts, each predicted by models of the others; what choices are made by.
+debates   not by default: the train and calib debates in FOLDS parts, each predicted by models of the others; what CHOSEN is chosen by.
 cuda      TRL and ours on a GPU, for a small causal backbone made from configuration.
 
 The real votes are in --data; what needs them is skipped where they are not. A finished training stays in --runs and is not done again while
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +76,22 @@ LABELS: dict[str, dict[str, Any]] = {
     MAJORITY: {"label": "majority", "loss": "bradley_terry"},
     ANNOTATORS: {"label": "annotators", "loss": "soft"},
 }
-JUDGED = (SOFT, ALL, MAJORITY)
+CHOSEN = ANNOTATORS  # by `--part debates`: the highest accuracy on debates that were left out, of what takes no more than RECIPE's steps
+JUDGED = tuple(dict.fromkeys((CHOSEN, SOFT, MAJORITY)))
 # By name: what is learnt, and what differs from the recipe.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "recipe": (SOFT, {}),
     ALL: (ALL, {}),
-    "one prompt a batch": (SOFT, {"texts_per_prompt": 12}),
+    ANNOTATORS: (ANNOTATORS, {}),
     MAJORITY: (MAJORITY, {}),
+    "160 steps": (SOFT, {"steps": 160}),
+    f"{ALL}, 160 steps": (ALL, {"steps": 160}),
+    f"{ALL}, one prompt a batch, nothing frozen, 160 steps": (ALL, {"steps": 160, "texts_per_prompt": 12, "frozen_layers": 0}),
     "nothing frozen": (SOFT, {"frozen_layers": 0}),
     "half of the layers frozen": (SOFT, {"frozen_layers": 3}),
-    "80 steps": (SOFT, {"steps": 80}),
+    "one prompt a batch": (SOFT, {"texts_per_prompt": 12}),
     "half the learning rate": (SOFT, {"learning_rate": 5e-5}),
     "head by a probe": (SOFT, {"start_from_probe": True}),
-    ANNOTATORS: (ANNOTATORS, {}),
 }
 # Thresholds that were tried: 0.73, as much as preferring the longer text finds on the calib debates (0.731), which either trainer had learnt
 # at its first evaluation; 0.76, which neither held twice in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest
@@ -120,6 +124,8 @@ class Real:
         self.voted = self.kept("voted", voted[voted["split"] == "train"])
         self.sided = self.kept("sided", sided[sided["split"] == "train"])
         self.one_vote = self.kept("one-vote", sided[sided["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0))
+        train = comparisons_of(self.comparisons, "train")
+        self.soft = self.kept("annotators", labelled(train, self.votes, ANNOTATORS))
         self.calib = self.kept("calib", self.gold[self.gold["split"] == "calib"])
 
     def kept(self, name: str, pairs: pd.DataFrame) -> str:
@@ -128,8 +134,9 @@ class Real:
         return str(path)
 
     def train_pairs(self, label: str) -> str:
-        """What each of LABELS learns from: pairs with a majority, or all, those evenly split or tied as halves."""
-        return self.voted if label == ALL else self.sided
+        """What each of LABELS learns from: pairs with a majority, or all, those evenly split or tied as halves. The annotator model knows
+        the votes of the train split alone."""
+        return {ALL: self.voted, ANNOTATORS: self.soft}.get(label, self.sided)
 
     def open_test(self, model: str, purpose: str) -> pd.DataFrame:
         """The test pairs, for this model; the same for every one."""
@@ -171,12 +178,11 @@ class Ensemble:
 
 def quality(real: Real, seeds: int, limits: Limits) -> None:
     runs: dict[str, list[Run]] = {}
-    for name in JUDGED:
-        train = real.train_pairs(name)
-        runs[name] = [
-            run(Spec(RECIPE | LABELS[name] | {"seed": seed}, train, real.calib, None, 30.0), real.folder) for seed in range(seeds)
-        ]
-        print(f"trained by {name}: {told([one.cpu_s for one in runs[name]], 0)} CPU s", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name in JUDGED:
+            specs = [Spec(RECIPE | LABELS[name] | {"seed": seed}, real.train_pairs(name), real.calib, None, 30.0) for seed in range(seeds)]
+            runs[name] = list(pool.map(lambda spec: run(spec, real.folder), specs))
+            print(f"trained by {name}: {told([one.cpu_s for one in runs[name]], 0)} CPU s", flush=True)
     calib = pd.read_parquet(real.calib)
     models = {name: [_loaded(one) for one in of] for name, of in runs.items()}
     judged = {name: [_calibrated(model, calib) for model in ([*of, Ensemble(of)] if seeds > 1 else of)] for name, of in models.items()}
@@ -208,8 +214,8 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         ),
         rows,
     )
-    recipe = max(JUDGED, key=lambda name: np.median([one["calib"] for one in single[name]]))
-    print(f"\nChosen by the calib debates: {recipe}")
+    recipe = CHOSEN
+    print(f"\nChosen by leaving debates out (`--part debates`): {recipe}")
     model, calibrator = judged[recipe][0]
     metrics = calibration_metrics(
         calibrator.transform(_sided(test) * margins_of(model, test)),
@@ -264,40 +270,69 @@ def _measured(model: Any, calibrator: Any, test: pd.DataFrame) -> dict[str, floa
     }
 
 
-def debates(real: Real, n_variants: int) -> None:
-    """One seed, of the first `n_variants`; a debate's own votes teach nothing about it, the annotator model is fitted without them too."""
+def debates(real: Real, seeds: int, n_variants: int) -> None:
+    """The first `n_variants`; a debate's own votes teach nothing about it, the annotator model is fitted without them too."""
     comparisons = real.comparisons[real.comparisons["split"] != "test"]
     debate = comparisons.set_index("comparison_id")["split_group"]
     fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
     gold = real.gold[real.gold["split"] != "test"]
+    groups = gold["comparison_id"].map(debate).to_numpy()
+    left_out = gold["comparison_id"].map(debate).map(fold).to_numpy()
+    variants = dict(list(VARIANTS.items())[:n_variants])
+    specs: dict[tuple[str, int, int], Spec] = {}
+    for k in range(FOLDS):
+        inside = comparisons[comparisons["split_group"].map(fold) != k]
+        held_out = real.kept(f"debates-held-out-{k}", gold[left_out == k])
+        train = {label: real.kept(f"debates-train-{k}-{i}", labelled(inside, real.votes, label)) for i, label in enumerate(LABELS)}
+        for name, (label, changes) in variants.items():
+            for seed in range(seeds):
+                specs[name, seed, k] = Spec(RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = dict(zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True))
+    margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
+    for (name, seed, k), one in runs.items():
+        margins[name][seed, left_out == k] = margins_of(_loaded(one), gold[left_out == k])
+    right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}  # of the seeds, for each pair
+    beside = right[next(iter(variants))]
     rows = []
-    for name, (label, changes) in list(VARIANTS.items())[:n_variants]:
-        margins = np.full(len(gold), np.nan)
-        seconds = []
-        for k in range(FOLDS):
-            inside = comparisons[comparisons["split_group"].map(fold) != k]
-            outside = (gold["comparison_id"].map(debate).map(fold) == k).to_numpy()
-            train = real.kept(f"debates-train-{k}", _labelled(inside, real.votes, label))
-            held_out = real.kept(f"debates-held-out-{k}", gold[outside])
-            one = run(Spec(RECIPE | LABELS[label] | changes, train, held_out), real.folder)
-            margins[outside] = margins_of(_loaded(one), gold[outside])
-            seconds.append(one.cpu_s)
-        groups = gold["comparison_id"].map(debate).to_numpy()
-        losses = np.logaddexp(0, -margins)
-        rows.append((name, interval_of_mean(margins > 0, groups=groups), interval_of_mean(losses, groups=groups), f"{sum(seconds):.0f}"))
-        print(f"{name}: {rows[-1][1]}", flush=True)
+    for name, of in margins.items():
+        rows.append(
+            (
+                name,
+                interval_of_mean(right[name], groups=groups),
+                told([float((one > 0).mean()) for one in of]),
+                "-" if right[name] is beside else interval_of_mean(100 * (right[name] - beside), groups=groups),
+                f"{(of.mean(axis=0) > 0).mean():.3f}",
+                f"{np.logaddexp(0, -of).mean():.3f}",
+                f"{sum(one.cpu_s for (variant, _, _), one in runs.items() if variant == name):.0f}",
+            )
+        )
     longer = np.sign(gold["chosen"].str.len() - gold["rejected"].str.len())
-    rows.append(("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "-", "-"))
+    rows.append(("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "", "", "", "", ""))
     mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
-    rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "-", "-"))
+    rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", "", ""))
     table(
-        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(fold)} debates)",
-        ("training", "accuracy (its ceiling below)", "log loss", "CPU s"),
+        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(fold)} debates), mean of {seeds} seeds",
+        (
+            "training",
+            "accuracy (its ceiling below)",
+            "by seed",
+            "points beside the first",
+            "mean of the seeds' scores",
+            "log loss",
+            "CPU s of all",
+        ),
         rows,
     )
+    print(f"\nChosen by these debates: {max(right, key=lambda name: right[name].mean())}")
 
 
-def _labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
+def comparisons_of(comparisons: pd.DataFrame, split: str) -> pd.DataFrame:
+    return comparisons[comparisons["split"] == split]
+
+
+def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
+    """The pairs to learn from by a label; what the annotator model says of them rests on the votes on these comparisons alone."""
     mine = votes[votes["comparison_id"].isin(comparisons["comparison_id"])]
     if label in (SOFT, MAJORITY):
         return preference_pairs(mine, comparisons)
@@ -443,7 +478,7 @@ def main() -> int:
         looks = Looks(given.registry)
         real = Real(given.data, runs.absolute(), looks)
         if "debates" in on_votes:
-            debates(real, given.variants)
+            debates(real, given.seeds, given.variants)
         for part, measure in {"quality": quality, "cost": cost, "scoring": scoring}.items():
             if part in on_votes:
                 measure(real, given.seeds, limits)

@@ -21,7 +21,16 @@ from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelNotFound, NotEnoughData, PipelineError
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    EncoderNotFound,
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    NotEnoughData,
+    PipelineError,
+)
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
@@ -29,6 +38,7 @@ from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Rec
 from rlhf_pipeline.registry import Kind, Registry
 from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
 from rlhf_pipeline.reward_model.base import distinct_texts
+from rlhf_pipeline.reward_model.encoder import EncoderChoice
 from rlhf_pipeline.store import Store
 
 ROUNDING = 1e-9  # nats: two losses no further apart are the same
@@ -212,19 +222,48 @@ class Champions:
         """The champion reward model, or `version`; None before the first one is trained and calibrated.
 
         A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError, InvalidScores). A champion that cannot, of
-        another encoder or with damaged files, is a Judge all the same, that raises once it is asked: see `LostRewardModel`.
+        another encoder or with damaged files, is a Judge all the same, that raises once it is asked: see `LostRewardModel`. It loads on
+        whichever of the encoders that the settings name it was fitted on; EncoderNotFound where that may be one which is not there now, for
+        then it is not lost.
         """
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
             return None
         encoder = self.encoder()  # one that is not there is no fault of the champion's
         try:
-            model: Any = load_reward_model(self.registry.folder(wanted, self.cache), encoder=encoder)
+            model: Any = self._loaded(wanted, encoder)
+        except EncoderNotFound:
+            raise
         except (ModelError, InvalidScores) as cause:
             if version is not None:
                 raise
             model = LostRewardModel(cause)
         return self._calibrated(wanted, model)
+
+    def _loaded(self, version: ModelVersion, encoder: Encoder) -> RewardModel:
+        """On `encoder`, or on the one it was fitted on of those that stand for it in the settings."""
+        folder = self.registry.folder(version, self.cache)
+        try:
+            return load_reward_model(folder, encoder=encoder)
+        except ModelHashMismatch as cause:
+            choice = encoder.choice
+            there, missing = [choice.used], [] if choice.instead is None else [choice.instead]
+            for name in choice.rest:
+                try:
+                    other = _encoder(name, self.cache / "embeddings")
+                except (EncoderNotFound, ModelHashMismatch) as absent:  # or damaged
+                    missing.append(getattr(absent, "why", str(absent)))
+                    continue
+                try:
+                    return load_reward_model(folder, encoder=other)
+                except ModelHashMismatch:
+                    there.append(other.choice.used)
+            if not missing:
+                raise
+            raise EncoderNotFound(
+                f"{version.label} does not load on the encoder {' or '.join(there)}, and the one it was fitted on may be missing: {'; '.join(missing)}",
+                "Go on once that one is there again, or take its name out of the setting `encoder`: the next fit then starts anew.",
+            ) from cause
 
     def _calibrated(self, version: ModelVersion, model: RewardModel) -> Judge:
         """With the calibrator that serves."""
@@ -356,7 +395,18 @@ def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> fl
     return float(votes @ -(share * np.log(p) + (1 - share) * np.log1p(-p)) / votes.sum())
 
 
-@lru_cache(maxsize=2)
-def _encoder(name: str | None, cache: Path) -> Encoder:
+_FOUND: dict[str | Path | None, EncoderChoice] = {}  # by setting: the encoders that were there when first asked for
+
+
+def _encoder(name: str | Path | None, cache: Path) -> Encoder:
+    """One that was asked for is looked for once per process; where another stands in for it, each time: it may be back."""
+    choice = _FOUND.get(name) or EncoderChoice.of(name)
+    if choice.instead is None:
+        _FOUND[name] = choice
+    return _encoder_of(choice, cache)
+
+
+@lru_cache(maxsize=3)
+def _encoder_of(choice: EncoderChoice, cache: Path) -> Encoder:
     """Loading the encoder takes seconds: once per process."""
-    return Encoder(name, EmbeddingCache(cache))
+    return Encoder(choice, EmbeddingCache(cache))

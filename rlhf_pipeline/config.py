@@ -104,7 +104,11 @@ class Settings(BaseModel):
         default="local", description="What completes prompts: local, openai_compatible, template, or an installed one"
     )
     policy: str | None = Field(default=None, description="Hub id or folder of a causal LM; empty = the embedded policy")
-    encoder: str | None = Field(default=None, description="Hub id or folder of the sentence encoder; empty = the offline package")
+    encoder: str | None = Field(
+        default=None,
+        description="Hub id or folder of the sentence encoder; empty = the offline package; `my/model,offline` goes on with it where the first "
+        "is not there, and says so",
+    )
     base_url: str = Field(default="http://127.0.0.1:8000/v1", description="Of the openai_compatible backend")
     api_key: SecretStr | None = Field(default=None, description="Of the openai_compatible backend")
     api_model: str = Field(default="gpt-4o-mini", description="Model name sent to the openai_compatible backend")

@@ -21,6 +21,7 @@ PipelineError
 ├── InvalidScores              NaN or infinite where a number is needed
 ├── ModelError
 │   ├── ModelNotFound          no such folder, version or alias
+│   │   └── EncoderNotFound    no such encoder, or none that can be fetched now
 │   ├── ModelHashMismatch      the files are not those that were registered
 │   └── TrainingFailed
 ├── ArtefactError              a stored frame or record that cannot be read or written
@@ -98,6 +99,14 @@ class ModelError(PipelineError): ...
 
 
 class ModelNotFound(ModelError): ...
+
+
+class EncoderNotFound(ModelNotFound):
+    """`why` without the cure, for whoever has another encoder to go on with."""
+
+    def __init__(self, why: str, cure: str) -> None:
+        super().__init__(f"{why}. {cure}")
+        self.why = why
 
 
 class ModelHashMismatch(ModelError): ...

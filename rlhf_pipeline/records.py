@@ -498,6 +498,9 @@ class NewFeedback(Record):
     correction: Text | None = Field(default=None, max_length=200_000)
     tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
     given_at: AwareDatetime | None = Field(default=None, description="when, by the clock of the sender")
+    author: Text | None = Field(
+        default=None, min_length=1, max_length=128, description="whose words a service passes on; kept as a pseudonym alone, as imports do"
+    )
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:

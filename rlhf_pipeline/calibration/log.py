@@ -5,12 +5,22 @@ The store keeps reports and never forgets one, so the log of a later run holds t
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
 from pydantic import ValidationError
 
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import CalibrationReport
+
+
+@dataclass(frozen=True)
+class ReadLog:
+    """The entries of a log that are reports, and of those that are none the number, from 1, and the cause with its cure."""
+
+    reports: tuple[CalibrationReport, ...]
+    refused: tuple[tuple[int, str], ...]
 
 
 def calibration_log(reports: Sequence[CalibrationReport]) -> list[dict[str, Any]]:
@@ -24,21 +34,52 @@ def read_calibration_log(text: str) -> list[CalibrationReport]:
 
     Raises DatasetError naming the entry that is no calibration report.
     """
+    read = read_entries(text)
+    if read.refused:
+        n, why = read.refused[0]
+        raise DatasetError(f"Entry {n} of this calibration log is no calibration report: {why} Mend or remove it.")
+    return list(read.reports)
+
+
+def read_entries(text: str) -> ReadLog:
+    """The same, entry by entry: one that is none keeps no other from being read. Times are in UTC afterwards.
+
+    Raises DatasetError where the text is no list of entries at all.
+    """
     try:
         entries = json.loads(text)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise DatasetError(f"This calibration log is no JSON ({cause}). Write it again: rlhf export calibration-log.") from cause
     if not isinstance(entries, list):
         raise DatasetError("This calibration log is no JSON list of reports. Write it again: rlhf export calibration-log.")
-    return [_report(entry, n) for n, entry in enumerate(entries, start=1)]
+    reports, refused = [], []
+    for n, entry in enumerate(entries, start=1):
+        try:
+            reports.append(_report(entry))
+        except DatasetError as why:
+            refused.append((n, str(why)))
+    return ReadLog(tuple(reports), tuple(refused))
 
 
-def _report(entry: Any, n: int) -> CalibrationReport:
+def _report(entry: Any) -> CalibrationReport:
+    """Raises DatasetError saying what is wrong with it, as a sentence."""
     try:
-        return CalibrationReport.model_validate(entry)
+        report = CalibrationReport.model_validate(entry)
+        fitted_at = report.fitted_at.astimezone(UTC)
+        written = json.dumps(report.model_dump(exclude={"fitted_at"}), ensure_ascii=False, allow_nan=False)
+        written.encode()
     except ValidationError as cause:
         first = cause.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise DatasetError(
-            f"Entry {n} of this calibration log is no calibration report: {where}: {first['msg']}. Mend or remove it."
-        ) from cause
+        raise DatasetError(f"{where or 'the entry'}: {first['msg']}.") from cause
+    except OverflowError as cause:
+        raise DatasetError(f"fitted_at: {report.fitted_at} is no moment in UTC.") from cause
+    except UnicodeEncodeError as cause:  # before ValueError, of which it is one
+        raise DatasetError("half a character (a lone surrogate) is in its text.") from cause
+    except (ValueError, RecursionError) as cause:
+        raise DatasetError(f"NaN, infinity or too deep a nesting is in it ({cause}); write null where there is no number.") from cause
+    if report.fitted_at.tzinfo is None:
+        raise DatasetError(f"fitted_at: {report.fitted_at} names no time zone; in UTC it ends in Z.")
+    if "\x00" in f"{report.reward_model}{report.method}{report.data_hash}" or not report.reward_model.strip():
+        raise DatasetError("reward_model: must name a model, without NUL characters; the same holds for method and data_hash.")
+    return report.model_copy(update={"fitted_at": fitted_at})

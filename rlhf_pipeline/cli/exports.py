@@ -84,9 +84,9 @@ def reflection_log(out: Out = None) -> None:
 
 @app.command("calibration-log")
 def calibration_log(out: Out = None) -> None:
-    """Every calibration, oldest first: calibration_log.json."""
+    """Every calibration, oldest first, imported reports among them: calibration_log.json."""
     workspace = _workspace()
-    log = calibration.calibration_log(workspace.store.calibrations.log())
+    log = calibration.calibration_log(workspace.store.calibrations.whole_log())
     path = out or workspace.settings.exports / "calibration_log.json"
     if not log:
         raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")

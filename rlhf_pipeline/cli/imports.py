@@ -1,4 +1,4 @@
-"""`rlhf import`: comparisons, votes and prompts from files. Glues data sets and store; knows no file format and no SQL."""
+"""`rlhf import`: comparisons, votes, prompts and calibration logs from files. Glues data sets and store; knows no file format and no SQL."""
 
 import contextlib
 import hashlib
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from rlhf_pipeline.calibration.log import read_entries
 from rlhf_pipeline.cli.comparisons import offered
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
@@ -37,7 +38,7 @@ from rlhf_pipeline.files import refusals_named
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
-    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file. The same file again changes nothing.",
+    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration log. The same file again changes nothing.",
     no_args_is_help=True,
 )
 File = Annotated[Path, typer.Argument(help=".parquet, .jsonl, .csv, .tsv, or .json with one array.", show_default=False)]
@@ -53,7 +54,7 @@ PROMPTS_FILE = "imported.jsonl"
 
 @app.callback()
 def group() -> None:
-    """Bring in comparisons, votes or prompts from a file."""
+    """Bring in comparisons, votes, prompts or a calibration log from a file."""
 
 
 @app.command("comparisons")
@@ -130,6 +131,43 @@ def prompts(
             shelf.run(intake.rows, names, str(file), intake.progress)
         intake.notes.append(f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}")
     intake.report()
+
+
+@app.command("calibration-log")
+def calibration_log(
+    file: Annotated[Path, typer.Argument(help="A calibration_log.json: one JSON list of reports.", show_default=False)],
+    project: Project = None,
+) -> None:
+    """The reports of a calibration log, for the page `calibration` and `rlhf export calibration-log`. They bring no calibrator, so none serves."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as cause:
+        why = cause.strerror if isinstance(cause, OSError) else f"it is no UTF-8 ({cause})"
+        raise DatasetError(
+            f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export calibration-log` writes it."
+        ) from cause
+    read = read_entries(text)
+    workspace = Workspace(_settings(project))
+    with _alone(workspace, file):
+        prepare(workspace)
+        told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size}
+        import_id = workspace.store.imports.start("calibration-log", str(file.resolve()), told)
+        try:
+            done = workspace.store.calibrations.bring_in(read.reports, actor="import")
+        except BaseException as error:
+            with contextlib.suppress(StoreError):
+                workspace.store.imports.fail(import_id, told | {"error": f"{type(error).__name__}: {error}"})
+            raise
+        reasons = {f"entry {n}": why for n, why in read.refused}
+        workspace.store.imports.finish(import_id, told | done.model_dump() | {"n_rejected": len(reasons), "reasons": reasons})
+    n_refused = len(read.refused)
+    typer.echo(
+        f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of {n_refused + len(read.reports):,} entries"
+    )
+    for n, why in read.refused:
+        typer.echo(f"entry {n:,}: {why}")
+    if read.refused and not read.reports:
+        raise DatasetError(f"No entry of {file} could be imported; why stands above. Mend them, or export the log again.")
 
 
 @dataclass

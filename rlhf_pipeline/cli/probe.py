@@ -6,17 +6,18 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import calibration_metrics, draw_ceiling, reliability_table
+from rlhf_pipeline.calibration import draw_ceiling
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.showing import interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.cli.votes import passes_so_far
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.evaluation.probe import bin_of, bins_of, pairs_in
+from rlhf_pipeline.evaluation.probe import probe as probed
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.reflection import judged_predictions, reflect, reflection_rows
+from rlhf_pipeline.reflection import reflect, reflection_rows
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import shown_ceiling
 
 BARS = 30  # characters of a full bar
 CUT = 60  # characters of a text that is listed
@@ -42,26 +43,23 @@ def probe(
     write_lines(files.reflection_log, reflection_rows(reflections))
     label = _whose(reflections, model)
     mine = reflections[reflections["reward_model"] == label]
-    rows = judged_predictions(mine)
-    if rows.empty:
-        raise NotEnoughData(
-            f"{label} predicted {len(mine)} comparisons, and nobody has preferred a side of one since. Collect votes on them."
-        )
-    bins = reliability_table(rows["p"], rows["outcome"], groups=rows["group"])
-    if bin is not None:
-        _list_bin(mine, _bin_of(bins, bin), workspace.store, as_json=as_json)
-        return
-    metrics = calibration_metrics(rows["p"], rows["outcome"], groups=rows["group"])
+    if mine["is_error"].isna().all():
+        n = mine["comparison_id"].nunique()
+        raise NotEnoughData(f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. Collect votes on them.")
     votes = workspace.store.votes.on(mine["comparison_id"].unique().tolist())
-    ceiling = shown_ceiling(votes, passes=passes_so_far(workspace.store, votes))
+    if bin is not None:
+        _list_bin(mine, bin_of(bins_of(mine, votes), bin), workspace.store, as_json=as_json)
+        return
+    found = probed(mine, votes, passes=passes_so_far(workspace.store, votes))
+    metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
-    write_whole(picture, diagram(bins, metrics, ceiling, title=f"{label} against {len(rows):,} later votes"))
+    write_whole(picture, diagram(found.bins, metrics, ceiling, title=f"{label} against {found.n_votes:,} later votes"))
     if as_json:
-        show_json(shown_as_json(label, metrics, ceiling, bins))
+        show_json(shown_as_json(label, metrics, ceiling, found.bins))
         return
     show(
-        [_shown(found) for found in bins],
-        title=f"{label} against {len(rows):,} votes cast after its predictions",
+        [_shown(one) for one in found.bins],
+        title=f"{label} against {found.n_votes:,} votes cast after its predictions",
         empty="",
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps or was judged again'}; "
         f"ECE {metrics.ece_equal_mass}, Brier {metrics.brier}",
@@ -135,14 +133,6 @@ def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:
     return wanted
 
 
-def _bin_of(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
-    inside = [found for found in bins if found.low <= value < found.high or (value == 1.0 and found.high == 1.0)]
-    if not inside:
-        there = ", ".join(f"{found.low:.2f}-{found.high:.2f}" for found in bins)
-        raise NotEnoughData(f"No vote lies in the bin of {value:g}. There are votes in {there}.")
-    return inside[0]
-
-
 def _shown(found: ReliabilityBin) -> dict[str, str]:
     return {
         "confidence": f"{found.low:.2f}-{found.high:.2f}",
@@ -155,15 +145,10 @@ def _shown(found: ReliabilityBin) -> dict[str, str]:
 
 def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
     """The votes of a bin with what they are on, the wrong ones first."""
-    sided = mine[mine["is_error"].notna()]
-    confidence = sided["p_calibrated"].where(sided["p_calibrated"] >= 0.5, 1 - sided["p_calibrated"])
-    inside = sided[(confidence >= wanted.low) & ((confidence < wanted.high) | (wanted.high == 1.0))]
-    inside = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(["wrong", "seq"], ascending=[False, True])
+    inside = pairs_in(mine, wanted)
     shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index("comparison_id")
     texts = shown[["prompt", "completion_a", "completion_b"]].loc[inside["comparison_id"]].reset_index(drop=True)
-    listed = pd.concat(
-        [inside[["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]].reset_index(drop=True), texts], axis=1
-    )
+    listed = pd.concat([inside[["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]], texts], axis=1)
     if as_json:
         show_json(listed)
         return

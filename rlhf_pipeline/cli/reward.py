@@ -23,7 +23,15 @@ from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, opening_recorder, openings
-from rlhf_pipeline.reward_model import REWARD_MODELS, Encoder, RewardModel, RewardModelParams, fit_reward_model, load_reward_model
+from rlhf_pipeline.reward_model import (
+    REWARD_MODELS,
+    Encoder,
+    RewardModel,
+    RewardModelParams,
+    encoder_told,
+    fit_reward_model,
+    load_reward_model,
+)
 from rlhf_pipeline.reward_model.training import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import judged_ids, shown_ceiling
@@ -92,7 +100,7 @@ def train(
             folder,
             run=run,
             metrics=metrics,
-            params=_told(params, model) | {"kind": kind, "weight_before_change": report.weight_before_change},
+            params=_told(params, model) | encoder_told(fitted.model) | {"kind": kind, "weight_before_change": report.weight_before_change},
             parent=parent,
             data_hash=report.data_hash,
             data_seq=report.max_seq,
@@ -157,7 +165,7 @@ def calibrate_model(
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
         for name, png in calibration_pictures(report).items():
             run.log_figure(png, f"{name}.png")
-    log = calibration_log(workspace.store.calibrations.log())
+    log = calibration_log(workspace.store.calibrations.whole_log())
     write_whole(files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
     typer.echo(f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of {files.calibration_log}")

@@ -160,6 +160,7 @@ def vote(
     workspace = Workspace.here()
     workspace.store.migrate()
     user = _annotator(workspace, annotator)
+    workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
         typer.echo(KEYS)
     booth = Booth(Site(workspace.settings, workspace.store), _principal(user), iter(sys.stdin.readline, ""), sys.stdout)

@@ -1,6 +1,6 @@
 """`rlhf votes`: who judges what, what their votes teach, and how far each annotator can be relied on. Knows the rules' parameters."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -8,13 +8,17 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.exports import records
 from rlhf_pipeline.cli.parameters import Changes, parameters
 from rlhf_pipeline.cli.showing import bar, interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, counts, route, send
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
+from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.frames import VOTES
 from rlhf_pipeline.reward_model.labels import with_soft_labels
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.casts import casts
 from rlhf_pipeline.votes import (
     PairParams,
     apart,
@@ -26,10 +30,13 @@ from rlhf_pipeline.votes import (
     preference_pairs,
     training_labels,
 )
+from rlhf_pipeline.votes.over_time import WindowParams, agreement_over_time, annotators_over_time
 from rlhf_pipeline.votes.training_data import training_rows
+from rlhf_pipeline.votes.verdicts import known_up_to, leave
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
+WINDOW = WindowParams.model_fields["window_days"]
 
 
 @app.callback()
@@ -133,20 +140,44 @@ def annotators(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Of every two who judged the same: how far they agree, and Cohen's kappa.")
     ] = False,
+    over_time: Annotated[
+        bool, typer.Option("--over-time", help="By window: kappa, gold, speed, side, consistency and confidence of each; alpha of all.")
+    ] = False,
+    window_days: Annotated[int, typer.Option(min=1, max=366, help=WINDOW.description)] = WINDOW.default,
+    change_seq: Annotated[
+        int | None,
+        typer.Option(min=1, help="Vote seq at which taste changed: what completions were worth before says nothing of them since."),
+    ] = None,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Leave what the model says of each comparison for the consensus page, as the asset does.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option("--csv", help="File to write all figures to.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All figures as JSON, for programs.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="How many to show, the least reliable first; --json has all.")] = 50,
 ) -> None:
-    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with intervals; a dash where nothing tells."""
-    store = Workspace.here().store
+    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with intervals; a dash where nothing tells.
+
+    With --since and --until only votes cast on these days count, also those that were changed on a later one.
+    """
+    if publish and (over_time or since or until):
+        raise typer.BadParameter("--publish leaves what all votes say: leave --over-time, --since and --until out.", param_hint="--publish")
+    if over_time and change_seq is not None:
+        raise typer.BadParameter("--over-time fits no model that a change of taste would mislead: leave it out.", param_hint="--change-seq")
+    if over_time and pairs:
+        raise typer.BadParameter("--pairs are of all votes at once: leave --over-time out, or --pairs.", param_hint="--pairs")
+    workspace = Workspace.here()
+    store = workspace.store
     store.migrate()
-    votes = votes_so_far(store, up_to_seq)
-    first, last = (None if day is None else day.date().isoformat() for day in (since, until))
-    votes = votes[(votes["day"] >= (first or "")) & (votes["day"] <= (last or "9999"))].reset_index(drop=True)
+    days = _days(since, until)
+    if over_time:
+        _over_time(store, up_to_seq, days, WindowParams(window_days=window_days), csv=csv, as_json=as_json, limit=limit)
+        return
+    votes = votes_so_far(store, up_to_seq) if days is None else _votes_of(store, up_to_seq, days)
     try:
         with bar("annotator model"):
             learnt = learn_annotators(
                 votes,
-                store.comparisons.with_ids(judged_ids(votes)),
+                apart(store.comparisons.with_ids(judged_ids(votes)), votes, change_seq),
                 efforts=store.votes.efforts(up_to_seq=up_to_seq),
                 passes=passes_so_far(store, votes, up_to_seq),
             )
@@ -156,8 +187,18 @@ def annotators(
         else:
             typer.echo(str(none))
         return
+    if publish:
+        labels = learnt.model.labels
+        kept = leave(workspace.files, labels, newest_seq=store.votes.max_seq())
+        if kept is None:
+            typer.echo(f"{len(labels):,} comparisons for the consensus page, by votes up to {known_up_to(labels):,}", err=True)
+        else:
+            typer.echo(f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True)
+    told = learnt.kappas if pairs else learnt.figures
+    if csv is not None:
+        write_whole(csv, told.to_csv(index=False).encode())
     if as_json:
-        show_json(learnt.kappas if pairs else learnt.figures)
+        show_json(told)
         return
     if pairs:
         least = learnt.kappas.sort_values("kappa").head(limit)
@@ -175,6 +216,53 @@ def annotators(
         caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets the majority of the others "
         f"{agreed or '-'}; {'converged' if learnt.model.is_converged else 'NOT converged'} after {learnt.model.n_iterations} iterations",
     )
+
+
+Days = tuple[str, str]  # first and last
+
+
+def _days(since: datetime | None, until: datetime | None) -> Days | None:
+    """None for all."""
+    if since is None and until is None:
+        return None
+    return str(since.date() if since else date.min), str(until.date() if until else date.max)
+
+
+def _cast(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
+    said = casts(store.database, up_to_seq=up_to_seq)
+    return said if days is None else said[said["day"].between(*days)].reset_index(drop=True)
+
+
+def _votes_of(store: Store, up_to_seq: int | None, days: Days) -> pd.DataFrame:
+    """VOTES cast on some days, one of an annotator on a comparison: what was changed on a later day was said on these all the same."""
+    return last_words(_cast(store, up_to_seq, days)[list(VOTES.columns)])
+
+
+def _over_time(
+    store: Store, up_to_seq: int | None, days: Days | None, params: WindowParams, *, csv: Path | None, as_json: bool, limit: int
+) -> None:
+    with bar("windows"):
+        said = _cast(store, up_to_seq, days)
+        figures = annotators_over_time(said, store.comparisons.with_ids(judged_ids(said)), params)
+        together = agreement_over_time(said, params)
+    if csv is not None:
+        write_whole(csv, figures.to_csv(index=False).encode())
+    if as_json:
+        show_json({"window_days": params.window_days, "annotators": records(figures), "together": records(together)})
+        return
+    latest = figures.sort_values(["first_day", "annotator_id"], ascending=[False, True]).head(limit)
+    show(
+        [_in_window(row) for _, row in latest.iterrows()],
+        title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of {params.window_days} days, the latest first",
+        empty="Nobody judged anything on these days." if days else "Nobody judged anything yet.",
+    )
+    if len(together):
+        show(
+            [_of_all(row) for _, row in together.iloc[::-1].head(limit).iterrows()],
+            title="Everybody together",
+            empty="",
+            caption="Votes count in the window in which they were cast, and are compared with those of the same window.",
+        )
 
 
 def votes_so_far(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
@@ -204,6 +292,34 @@ def _figures(row: "pd.Series") -> dict[str, str]:
         "as before": told("same_as_before"),
         "gold": told("gold_accuracy"),
         "too sure": told("confidence_gap"),
+    }
+
+
+def _in_window(row: "pd.Series") -> dict[str, str]:
+    def told(measure: str, digits: int = 2) -> str:
+        return interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
+
+    return {
+        "window": str(row["first_day"]),
+        "annotator": str(row["annotator_id"])[:16],
+        "votes": f"{row['n_votes']:,}",
+        "kappa": told("kappa"),
+        "gold": told("gold_accuracy"),
+        "seconds": told("median_seconds", 1),
+        "too fast": told("too_fast"),
+        "left": told("share_left"),
+        "same again": told("self_consistency"),
+        "too sure": told("confidence_gap"),
+    }
+
+
+def _of_all(row: "pd.Series") -> dict[str, str]:
+    return {
+        "window": f"{row['first_day']} to {row['last_day']}",
+        "votes": f"{row['n_votes']:,}",
+        "annotators": f"{row['n_annotators']:,}",
+        "comparisons of several": f"{row['n_overlapping']:,}",
+        "Krippendorff's alpha": interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
     }
 
 

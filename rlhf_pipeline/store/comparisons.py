@@ -186,11 +186,17 @@ class Comparisons:
             return frame_of(connection.execute(wanted).all(), COMPARISONS)
 
     def offerable(self, *, day: str | None = None, unvoted_only: bool = False) -> list[str]:
-        """Ids of comparisons that people may be asked about: no repeats, none flagged; of one day, where so asked. Oldest first.
+        """Ids of comparisons that people may be asked about: no repeats, none flagged, no corrections, which their authors judged by
+        writing them; of one day, where so asked. Oldest first.
 
         With `unvoted_only`, those that no person judged yet; a skip judges nothing, and a machine is no person.
         """
-        conditions = [self._database.mine(comparisons), comparisons.c.flag.is_(None), comparisons.c.repeat_of.is_(None)]
+        conditions = [
+            self._database.mine(comparisons),
+            comparisons.c.flag.is_(None),
+            comparisons.c.repeat_of.is_(None),
+            comparisons.c.written_by.is_(None),
+        ]
         if day is not None:
             conditions.append(comparisons.c.day == day)
         if unvoted_only:

@@ -28,13 +28,17 @@ class FeedbackEntries:
         self._database = database
 
     def add(self, new: NewFeedback, *, created_by: str, annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN) -> Feedback:
-        """Record one, and the comparison and vote that a correction becomes, in one transaction."""
+        """Record one, and the comparison and vote that a correction becomes, in one transaction.
+
+        Its words are `new.author`'s, a pseudonym already, or else those of `created_by`; `annotator_kind` is whose words they are.
+        """
+        said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
         with acting(self._database) as (connection, ledger):
             last = connection.execute(select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))).scalar() or 0
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
-                comparison = self._comparison(new, created_by)
+                comparison = self._comparison(new, said_by)
                 comparison_id = comparison["comparison_id"]
                 known = select(comparisons.c.comparison_id).where(
                     self._database.mine(comparisons), comparisons.c.comparison_id == comparison_id
@@ -46,7 +50,7 @@ class FeedbackEntries:
                     )
                 vote = NewVote(
                     comparison_id=comparison_id,
-                    annotator_id=created_by,
+                    annotator_id=said_by,
                     annotator_kind=annotator_kind,
                     choice=Choice.B,
                     strength=STRENGTH,
@@ -105,13 +109,13 @@ class FeedbackEntries:
         with self._database.reading() as connection:
             return {row[0]: row[1] for row in connection.execute(wanted)}
 
-    def _comparison(self, new: NewFeedback, created_by: str) -> dict[str, object]:
+    def _comparison(self, new: NewFeedback, said_by: str) -> dict[str, object]:
         prompt, completion, correction = str(new.prompt), str(new.completion), str(new.correction)
         prompt_id = content_id("prompt", prompt)
         a, b = new.completion_id or content_id("completion", prompt, completion), content_id("completion", prompt, correction)
         now = self._database.clock.now()
         return {
-            "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, created_by),
+            "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, said_by),
             "day": (new.given_at or now).astimezone(UTC).date().isoformat(),  # in UTC, as its vote's
             "prompt_id": prompt_id,
             "prompt": prompt,
@@ -128,7 +132,7 @@ class FeedbackEntries:
             "published_at": now,
             "source": CORRECTION,
             "pair_key": pair_key(prompt, completion, correction),
-            "written_by": created_by,
+            "written_by": said_by,
             **_unsaid(),
         }
 

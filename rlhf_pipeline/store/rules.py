@@ -1,5 +1,7 @@
 """What annotators are told and how cards are dealt: guidelines and rules, each change a new version. Knows no reader of either."""
 
+import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Table, func, select
@@ -77,6 +79,13 @@ class Rules:
             self._database.insert(connection, annotation_rules, [row])
             ledger.append(actor=actor, action=RULES_PUT, object_id=str(version), digest=row_digest(annotation_rules, row))
         return version
+
+    def draw_seed(self) -> None:
+        """Before cards are dealt: rules that nobody set yet have a seed that everybody knows, and with it the places of hidden cards."""
+        version, rules = self.latest()
+        if version == 0:
+            with suppress(OutdatedEdit):  # another process was first
+                self.put(rules.model_copy(update={"seed": secrets.randbits(48)}), after=0, actor="setup")
 
 
 def _next(database: Database, connection: Connection, table: Table, after: int, what: str) -> int:

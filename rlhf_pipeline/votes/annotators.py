@@ -15,30 +15,22 @@ same, which is too wide: of values from 0 to 1 none vary more than a share. Ends
 such ends need (6 at a level of 95 %) no median is given. The votes of one annotator count as independent.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.frames import COMPARISONS, EFFORTS, VOTES, Column, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import COMPARISONS, EFFORTS, VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import judged_again
-from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.joint_model import JointModel
 from rlhf_pipeline.votes.people import by_people
+from rlhf_pipeline.votes.telling import Figures, Teller, ends, measure_columns
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 UNIT = {"low": 0.0, "high": 1.0}
 TIES = (Choice.TIE, Choice.BOTH_BAD)
-
-
-def _measure(name: str, what: str, **bounds: float) -> dict[str, Column]:
-    ends = {"": what, "_low": "lower end of its interval", "_high": "upper end of its interval"}
-    return {f"{name}{end}": number(meaning, nullable=True, **bounds) for end, meaning in ends.items()}
 
 
 ANNOTATOR_FIGURES = FrameSchema(
@@ -46,22 +38,22 @@ ANNOTATOR_FIGURES = FrameSchema(
     {
         "annotator_id": text("pseudonym"),
         "n_votes": integer("judgements, skips left out", low=1),
-        **_measure("reliability", "chance to take the better side of a typical comparison, if taking one", **UNIT),
-        **_measure("position_bias", "chance to take the left of two equally good completions, less one half", low=-0.5, high=0.5),
+        **measure_columns("reliability", "chance to take the better side of a typical comparison, if taking one", **UNIT),
+        **measure_columns("position_bias", "chance to take the left of two equally good completions, less one half", low=-0.5, high=0.5),
         "n_again": integer("judgements of two completions that were judged before", low=0),
-        **_measure("self_consistency", "share of them that are the same as the first", **UNIT),
+        **measure_columns("self_consistency", "share of them that are the same as the first", **UNIT),
         "n_timed": integer("votes that say how long they took", low=0),
-        **_measure("median_seconds", "median of these times", low=0.0),
+        **measure_columns("median_seconds", "median of these times", low=0.0),
         "n_read": integer("of them those whose completions are known", low=0),
-        **_measure("too_fast", "share of them faster than anybody reads both completions", **UNIT),
+        **measure_columns("too_fast", "share of them faster than anybody reads both completions", **UNIT),
         "n_followed": integer("votes with one before, sides of both known", low=0),
-        **_measure("same_as_before", "share of them that say the same, as shown: left, right or neither", **UNIT),
+        **measure_columns("same_as_before", "share of them that say the same, as shown: left, right or neither", **UNIT),
         "n_gold": integer("first judgements of comparisons with a known right choice", low=0),
-        **_measure("gold_accuracy", "share of them that are right", **UNIT),
+        **measure_columns("gold_accuracy", "share of them that are right", **UNIT),
         "n_sure": integer("votes for a side that say how sure they are, and on which the others lean to one", low=0),
         "mean_confidence": number("mean of what these say", nullable=True, **UNIT),
-        **_measure("confidence_gap", "mean confidence less the share that took the others' side", low=-1.0, high=1.0),
-        **_measure("brier", "mean squared distance of confidence from being right", **UNIT),
+        **measure_columns("confidence_gap", "mean confidence less the share that took the others' side", low=-1.0, high=1.0),
+        **measure_columns("brier", "mean squared distance of confidence from being right", **UNIT),
     },
     key=("annotator_id",),
 )
@@ -96,130 +88,80 @@ def annotator_figures(
     """
     params = params or FiguresParams()
     judged = by_people(check_frame(votes, VOTES))
+    comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
     judged = judged[(judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)]  # who judged flagged ones alone is not known
-    tell = _Teller(names, params.level)
+    tell = Teller(len(names), params.level)
+
+    def code(who: pd.Series) -> Ints:
+        return np.asarray(np.searchsorted(names, who.to_numpy(dtype=str)), dtype=np.int64)
+
+    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
+        return tell.share(measure, counted, code(judged.loc[what.index, "annotator_id"]), what)
+
     again = judged_again(judged, None if passes is None else passes[passes["annotator_id"].isin(names)])
-    told = _with_efforts(judged, efforts)
-    timed = told[told["duration_s"].notna()]
+    told = with_efforts(judged, efforts)
+    timed, sure = told[told["duration_s"].notna()], beside_the_others(told)
     figures = {
         "annotator_id": names,
         "n_votes": known["n_votes"].to_numpy(),
-        **{name: known[name].to_numpy() for measure in ("reliability", "position_bias") for name in _ends(measure)},
-        **tell.share("self_consistency", "n_again", again["annotator_id"], again["same"]),
-        **tell.median("median_seconds", "n_timed", timed),
-        **tell.share("too_fast", "n_read", *_too_fast(timed, comparisons, params.fastest_reading)),
-        **tell.share("same_as_before", "n_followed", *_same_as_before(judged)),
-        **tell.share("gold_accuracy", "n_gold", *_gold(judged, comparisons)),
-        **tell.confidence(_beside_the_others(told)),
+        **{name: known[name].to_numpy() for measure in ("reliability", "position_bias") for name in ends(measure)},
+        **tell.share("self_consistency", "n_again", code(again["annotator_id"]), again["same"]),
+        **tell.median("median_seconds", "n_timed", code(timed["annotator_id"]), timed["duration_s"]),
+        **share("too_fast", "n_read", too_fast(timed, comparisons, params.fastest_reading)),
+        **share("same_as_before", "n_followed", _same_as_before(judged)),
+        **share("gold_accuracy", "n_gold", met_gold(judged, comparisons)),
+        **tell.confidence(code(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]),
     }
     frame = check_frame(pd.DataFrame(figures), ANNOTATOR_FIGURES)
     return frame.sort_values(["reliability", "annotator_id"], ignore_index=True)
 
 
-def _ends(measure: str) -> tuple[str, str, str]:
-    return measure, f"{measure}_low", f"{measure}_high"
-
-
-class _Teller:
-    """Figures in the order of the annotators' names."""
-
-    def __init__(self, names: npt.NDArray[Any], level: float):
-        self.names, self.level = names, level
-
-    def share(self, measure: str, counted: str, who: pd.Series, what: pd.Series) -> dict[str, Any]:
-        code = self._codes(who)
-        n = np.bincount(code, minlength=len(self.names))
-        k = np.bincount(code, weights=what.to_numpy(dtype=np.float64), minlength=len(self.names))
-        return {counted: n, **self._wilson(measure, k, n)}
-
-    def median(self, measure: str, counted: str, timed: pd.DataFrame) -> dict[str, Any]:
-        """Order statistics: the ranks that a fair coin, tossed n times, leaves outside with the level's rest."""
-        from scipy.stats import binom
-
-        code = self._codes(timed["annotator_id"])
-        seconds = timed["duration_s"].to_numpy(dtype=np.float64)
-        seconds, n = seconds[np.lexsort((seconds, code))], np.bincount(code, minlength=len(self.names))
-        below = binom.ppf((1 - self.level) / 2, n, 0.5).astype(np.int64) - 1
-        below -= binom.cdf(below, n, 0.5) > (1 - self.level) / 2
-        first = np.cumsum(n) - n
-        is_known = below >= 0
-
-        def at(rank: Any) -> Floats:
-            found = np.full(len(n), np.nan)
-            found[is_known] = seconds[(first + rank)[is_known]]
-            return found
-
-        values = ((at((n - 1) // 2) + at(n // 2)) / 2, at(below), at(n - 1 - below))
-        return {counted: n, **dict(zip(_ends(measure), values, strict=True))}
-
-    def confidence(self, sure: pd.DataFrame) -> dict[str, Any]:
-        code, size = self._codes(sure["annotator_id"]), len(self.names)
-        stated, right = sure["stated_confidence"].to_numpy(dtype=np.float64), sure["is_right"].to_numpy(dtype=np.float64)
-        n, n_right = np.bincount(code, minlength=size), np.bincount(code, weights=right, minlength=size)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.bincount(code, weights=stated, minlength=size) / n
-        accuracy = self._wilson("accuracy", n_right, n)
-        gap = [mean - accuracy[end] for end in ("accuracy", "accuracy_high", "accuracy_low")]
-        squares = np.bincount(code, weights=(stated - right) ** 2, minlength=size)
-        return {
-            "n_sure": n,
-            "mean_confidence": mean,
-            **dict(zip(_ends("confidence_gap"), gap, strict=True)),
-            **self._wilson("brier", squares, n),
-        }
-
-    def _codes(self, who: pd.Series) -> Ints:
-        return np.asarray(np.searchsorted(self.names, who.to_numpy(dtype=str)), dtype=np.int64)
-
-    def _wilson(self, measure: str, k: Any, n: Any) -> dict[str, Floats]:
-        """Of k of n, (annotators,): the share and its ends, missing where n is 0."""
-        is_known = n > 0
-        share = np.where(is_known, k / np.maximum(n, 1), np.nan)
-        low, high = wilson_bounds(share, np.maximum(n, 1), self.level)
-        # Sums of squares can end a last bit beyond what they are sums of.
-        ends = (share, np.minimum(low, share), np.maximum(high, share))
-        return {name: np.where(is_known, np.clip(end, 0.0, 1.0), np.nan) for name, end in zip(_ends(measure), ends, strict=True)}
-
-
-def _with_efforts(judged: pd.DataFrame, efforts: pd.DataFrame | None) -> pd.DataFrame:
+def with_efforts(judged: pd.DataFrame, efforts: pd.DataFrame | None) -> pd.DataFrame:
+    """VOTES with duration_s and stated_confidence beside, under their index."""
     told = EFFORTS.empty() if efforts is None else check_frame(efforts, EFFORTS)
-    return judged.merge(told, on="vote_id", how="left")
+    return judged.merge(told, on="vote_id", how="left").set_axis(judged.index)
 
 
-def _too_fast(timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float) -> tuple[pd.Series, pd.Series]:
-    shown = COMPARISONS.empty() if comparisons is None else check_frame(comparisons, COMPARISONS)
+def too_fast(timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float) -> "pd.Series[bool]":
+    """Of the votes that say how long they took, those whose completions are known: whether nobody reads both in that time."""
+    shown = COMPARISONS.empty() if comparisons is None else comparisons
     length = (shown["completion_a"].str.len() + shown["completion_b"].str.len()).astype("float64")
-    characters = timed["comparison_id"].map(dict(zip(shown["comparison_id"], length, strict=True))).astype("float64")
-    read = timed[characters.notna()]
-    return read["annotator_id"], read["duration_s"] * fastest < characters[characters.notna()]
+    characters = timed["comparison_id"].map(dict(zip(shown["comparison_id"], length, strict=True))).astype("float64").dropna()
+    return timed.loc[characters.index, "duration_s"] * fastest < characters
 
 
-def _same_as_before(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+def _same_as_before(judged: pd.DataFrame) -> "pd.Series[bool]":
     """In the order of seq; a vote for a side counts only where it is known which stood left."""
     ordered = judged.sort_values(["annotator_id", "seq"])
-    side = ordered["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
-    is_known = ordered["is_swapped"].notna() | (side == 0)
-    shown = side.where(~ordered["is_swapped"].fillna(False).astype(bool), -side).where(is_known)
+    shown = side_shown(ordered)
     before = shown.groupby(ordered["annotator_id"]).shift()
     followed = before.notna() & shown.notna()
-    return ordered.loc[followed, "annotator_id"], shown[followed] == before[followed]
+    return shown[followed] == before[followed]
 
 
-def _gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> tuple[pd.Series, pd.Series]:
-    shown = COMPARISONS.empty() if comparisons is None else check_frame(comparisons, COMPARISONS)
+def side_shown(judged: pd.DataFrame) -> pd.Series:
+    """What was said, as it was shown: 1 left, -1 right, 0 neither; missing where nobody knows which stood left."""
+    side = judged["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
+    is_known = judged["is_swapped"].notna() | (side == 0)
+    return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(is_known)
+
+
+def met_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
+    """Of first judgements of comparisons whose right choice is known: whether it was taken; either kind of tie is a tie."""
+    shown = COMPARISONS.empty() if comparisons is None else comparisons
     known = shown[shown["gold"].notna() & shown["repeat_of"].isna()]
-    gold = judged["comparison_id"].map(dict(zip(known["comparison_id"], known["gold"], strict=True)))
-    asked = judged[gold.notna()]
-    said = asked["choice"].where(~asked["choice"].isin(TIES), Choice.TIE.value)
-    return asked["annotator_id"], said == gold[gold.notna()]
+    gold = judged["comparison_id"].map(dict(zip(known["comparison_id"], known["gold"], strict=True))).dropna()
+    choice = judged.loc[gold.index, "choice"]
+    return choice.where(~choice.isin(TIES), Choice.TIE.value) == gold
 
 
-def _beside_the_others(told: pd.DataFrame) -> pd.DataFrame:
-    """annotator_id, stated_confidence and is_right of votes for a side whose comparison's other votes lean to one."""
+def beside_the_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
+    """annotator_id, stated_confidence and is_right of votes for a side whose comparison's other votes lean to one; the others are those of
+    the same `by`."""
     sided = told[told["repeat_of"].isna() & told["choice"].isin([Choice.A, Choice.B])]
     sign = (sided["choice"] == Choice.A).astype("int64") * 2 - 1
-    others = sign.groupby(sided["comparison_id"]).transform("sum") - sign
+    others = sign.groupby(sided[by]).transform("sum") - sign
     kept = sided["stated_confidence"].notna() & (others != 0)
     return sided.loc[kept, ["annotator_id", "stated_confidence"]].assign(is_right=(others[kept] > 0) == (sign[kept] > 0))

@@ -134,10 +134,21 @@ def _estimate(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
     least, most = _against_others(counted, params), _mapped(_pairs(counted, params))
     if least is None or most is None:
         return None
+    value = float(np.clip(_decided(counted), least.value, max(least.value, most.value)))
+    return least.model_copy(update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)})
+
+
+def _decided(counted: pd.DataFrame) -> float:
+    """The mean of max(p, 1 - p) over votes. Apart for each number of votes: what is asked more often may be what is harder to say."""
     n, k = counted["n"].to_numpy(), counted["n_a"].to_numpy()
     (of, fewer), times = np.unique(np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True)
-    value = float(np.clip(mean_decidedness(of, fewer, times), least.value, max(least.value, most.value)))
-    return least.model_copy(update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)})
+    each = np.unique(of)
+    return float(
+        np.average(
+            [mean_decidedness(of[of == m], fewer[of == m], times[of == m]) for m in each],
+            weights=[m * times[of == m].sum() for m in each],
+        )
+    )
 
 
 def _against_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
@@ -159,13 +170,13 @@ def _counted(sided: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """How often two annotators of one comparison take the same side, each pair of votes weighing the same."""
+    """How often a vote and another on its comparison take the same side, each vote weighing the same."""
     if counted.empty:
         return None
     n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
     pairs = n * (n - 1) / 2
     same = (n_a * (n_a - 1) + (n - n_a) * (n - n_a - 1)) / 2
-    return interval_of_mean(same / pairs, groups=counted["prompt_id"].to_numpy(), weights=pairs, params=params)
+    return interval_of_mean(same / pairs, groups=counted["prompt_id"].to_numpy(), weights=n, params=params)
 
 
 def _mapped(interval: Interval | None) -> Interval | None:

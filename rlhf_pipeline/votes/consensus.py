@@ -5,6 +5,8 @@ An annotator says `a`, `b`, or that neither is better (`tie`, `both_bad`); skips
 - `majority`: 1.
 - `strength_weighted`: its strength, 1 to 4; a vote that states none, ties among them, weighs `strength_when_missing`.
 
+`joint_model`, which weighs a vote by who cast it, is `verdicts`': it needs a fitted model.
+
 The side with the greatest weight is the consensus; where `neither` has it, the heavier of `tie` and `both_bad` (`tie` where they are
 equal). Equal weights of two sides give none. `share` is the winner's part of the whole weight, `low` to `high` its interval after
 Wilson (1927) at the effective number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
@@ -17,7 +19,7 @@ Votes of machines, on repeats (they show the sides swapped), and superseded ones
 """
 
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +31,26 @@ from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.people import by_people
 
 Floats = npt.NDArray[np.float64]
-Method = Literal["majority", "strength_weighted"]
+Weighing = Literal["majority", "strength_weighted"]
+Method = Literal[Weighing, "joint_model"]
 State = Literal["open", "disputed", "agreed"]
-METHODS: tuple[Method, ...] = ("majority", "strength_weighted")
+WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
+METHODS: tuple[Method, ...] = get_args(Method)
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
 JUDGING = (Choice.A, Choice.B, Choice.TIE, Choice.BOTH_BAD)
 PLURALS = {Choice.TIE: "ties"}
+SHARES_APART = 10**9  # shares that are nearer to each other than one part of so many are equal to whoever adjudicates
 PROBABILITY = {"low": 0.0, "high": 1.0}
+MAY_LACK = {"nullable": True, "optional": True}
+
+# What the annotator model says beside; missing where it was not asked.
+BY_MODEL = {
+    "p_a": number("chance that a typical annotator without position bias, who has to choose, takes a", **MAY_LACK, **PROBABILITY),
+    "p_low": number("lower end of its interval", **MAY_LACK, **PROBABILITY),
+    "p_high": number("upper end of its interval", **MAY_LACK, **PROBABILITY),
+    "up_to_seq": integer("newest vote that the annotator model was fitted to", **MAY_LACK, low=1),
+    "n_since": integer("of these votes, those that came after it", **MAY_LACK, low=0),
+}
 
 CONSENSUS = FrameSchema(
     "consensus",
@@ -44,7 +59,7 @@ CONSENSUS = FrameSchema(
         "prompt_id": text("its prompt"),
         "state": text("open, disputed or agreed", values=STATES),
         "choice": text("what most of the weight says; missing where two sides have the same", nullable=True, values=tuple(JUDGING)),
-        "share": number("the greatest weight's part of all weight", **PROBABILITY),
+        "share": number("the greatest weight's part of all weight; by the annotator model the chance of the choice", **PROBABILITY),
         "low": number("lower end of its interval", **PROBABILITY),
         "high": number("upper end of its interval", **PROBABILITY),
         "n_votes": integer("people who judged", low=1),
@@ -53,6 +68,7 @@ CONSENSUS = FrameSchema(
         "n_ties": integer("of them for tie", low=0),
         "n_both_bad": integer("of them for both_bad", low=0),
         "last_seq": integer("newest of these votes", low=1),
+        **BY_MODEL,
     },
     key=("comparison_id",),
 )
@@ -69,14 +85,13 @@ class ConsensusParams(BaseModel):
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the shares' intervals")
 
 
-def consensus(votes: pd.DataFrame, method: Method = "majority", params: ConsensusParams | None = None) -> pd.DataFrame:
+def consensus(votes: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None) -> pd.DataFrame:
     """CONSENSUS of a VOTES frame: a row per comparison that somebody judged, by id; the order of votes is irrelevant.
 
     Raises FrameError for a frame that breaks its schema.
     """
     params = params or ConsensusParams()
-    checked = by_people(check_frame(votes, VOTES))
-    judged = checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
+    judged = judgements(votes)
     if judged.empty:
         return CONSENSUS.empty()
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
@@ -112,16 +127,23 @@ def consensus(votes: pd.DataFrame, method: Method = "majority", params: Consensu
     return check_frame(frame, CONSENSUS)
 
 
+def judgements(votes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a VOTES frame that consensus counts: of people, on no repeat, that say something."""
+    checked = by_people(check_frame(votes, VOTES))
+    return checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
+
+
 def adjudication(agreed: pd.DataFrame) -> pd.DataFrame:
     """The disputed rows of a CONSENSUS frame, for somebody to decide: the most evenly split first, then those with most votes."""
     disputed = check_frame(agreed, CONSENSUS).query("state == 'disputed'")
-    order = disputed.assign(no_winner=disputed["choice"].notna()).sort_values(
-        ["no_winner", "share", "n_votes", "comparison_id"], ascending=[True, True, False, True]
+    # Whole billionths: p and 1 - p of mirrored votes are one share, and differ in the last bit.
+    order = disputed.assign(no_winner=disputed["choice"].notna(), billionths=(disputed["share"] * SHARES_APART).round()).sort_values(
+        ["no_winner", "billionths", "n_votes", "comparison_id"], ascending=[True, True, False, True]
     )
-    return order.drop(columns="no_winner").reset_index(drop=True)
+    return disputed.loc[order.index].reset_index(drop=True)
 
 
-def _weights(judged: pd.DataFrame, method: Method, params: ConsensusParams) -> Floats:
+def _weights(judged: pd.DataFrame, method: Weighing, params: ConsensusParams) -> Floats:
     if method == "majority":
         return np.ones(len(judged))
     return np.asarray(judged["strength"].fillna(params.strength_when_missing), dtype=np.float64)

@@ -1,6 +1,5 @@
 """The web app of one project, put together: routes, guards, problems. Knows all rooms of `web`; nobody imports it but those who serve."""
 
-import secrets
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -13,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import OutdatedEdit, StoreError
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import api, openapi, pages
 from rlhf_pipeline.web.api.routing import PREFIX
@@ -28,7 +27,7 @@ STATIC = Path(__file__).parent / "static"
 def create_app(settings: Settings, store: Store | None = None, *, has_pages: bool = True) -> FastAPI:
     """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError where a route declares no permission."""
     store = store or Store.open(settings.store_url, organization=settings.organization, project=settings.project)
-    _draw_seed(store)
+    store.rules.draw_seed()
     site = Site(settings, store)
     title = f"rlhf_pipeline: {settings.project}"
     app = FastAPI(title=title, version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_counting(site))
@@ -60,14 +59,6 @@ def _count(site: Site) -> None:
     with suppress(StoreError):  # whoever asks will be told
         site.progress.counted()
         site.looking.catch_up()
-
-
-def _draw_seed(store: Store) -> None:
-    """Rules that nobody set yet have a seed that everybody knows, and with it the places of the hidden cards."""
-    version, rules = store.rules.latest()
-    if version == 0:
-        with suppress(OutdatedEdit):  # another process was first
-            store.rules.put(rules.model_copy(update={"seed": secrets.randbits(48)}), after=0, actor="setup")
 
 
 def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:

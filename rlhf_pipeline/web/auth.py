@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 from argon2 import PasswordHasher
@@ -214,10 +215,13 @@ class Auth:
 
 
 def first_admin(store: Store, settings: Settings) -> str | None:
-    """Where nobody may log in yet: make an admin, and the address that logs its first visitor in as that admin. Else None."""
-    if store.users.count():
+    """Where nobody is an admin whose account holds: make one, and the address that logs its first visitor in as that admin. Else None."""
+    known = store.users.all()
+    if any(Role.ADMIN in user.roles and user.disabled_at is None for user in known):
         return None
-    admin = store.users.add(email="admin@localhost", name="Admin", roles=[Role.ADMIN], actor="setup")
+    taken = {user.email for user in known}
+    email = next(one for n in count(1) if (one := f"admin{n if n > 1 else ''}@localhost") not in taken)
+    admin = store.users.add(email=email, name="Admin", roles=[Role.ADMIN], actor="setup")
     secret, _ = store.tokens.issue(admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup")
     return _link(settings.web_url, secret)
 

@@ -1,47 +1,110 @@
 """Consensus page by page. Knows where to stop reading and what comes first; what agreement is stands in `rlhf_pipeline.votes.consensus`."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_pipeline.votes.consensus import ConsensusParams, Method, State, adjudication, consensus
+import pandas as pd
+
+from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.votes.consensus import SHARES_APART, ConsensusParams, Method, State, adjudication, consensus
+from rlhf_pipeline.votes.verdicts import verdicts
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.lists import plain_rows, unjudged
 from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ConsensusOut, Page
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.verdicts import Fitted
 
 LOOKS_AT = 500  # comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
+COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads to say how many are of people: 0.05 s
 FIRST = (-1, 0, 0, "")  # comes before every dispute
+NOT_FITTED = (
+    "The annotator model has not been fitted yet, so there is none to ask. Materialise `annotator_model`, which the `learning` job does, or run "
+    "`rlhf votes annotators --publish`."
+)
+FIT_CHANGED = "The annotator model was fitted anew after this list was begun, and says other things in another order. Start again from the first page."
+Said = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 
 
 @dataclass(frozen=True)
 class Found:
-    """A page, and on how many comparisons it found judgements of people."""
+    """A page, on how many comparisons it found judgements of people (by the annotator model: that it knows), and up to which vote that
+    knows; None where it was not asked."""
 
     page: Page[ConsensusOut]
     n_judged: int
+    up_to_seq: int | None = None
 
 
-def page(site: Site, principal: Principal, state: State | None, method: Method, *, cursor: str | None, limit: int) -> Found:
+def page(
+    site: Site,
+    principal: Principal,
+    state: State | None,
+    method: Method,
+    *,
+    cursor: str | None,
+    limit: int,
+    fitted: Fitted | None = None,
+) -> Found:
     """Comparisons that people judged, by their newest vote, newest first; only those in `state`, where one is named.
 
     Open ones that the reader may still be dealt are left out: who may vote judges first. Disputed ones are for somebody to decide: of
-    LOOKS_AT comparisons at a time the most evenly split come first, then those of the next.
+    LOOKS_AT comparisons at a time the most evenly split come first, then those of the next. Raises Problem 409 where the annotator model
+    is asked for and there is none, or another one than where the list was begun. It is the newest, unless `fitted` is handed in.
     """
+    if method != "joint_model":
+        fitted = None
+    elif fitted is None:
+        fitted = newest_fit(site)  # one for all of a page, also where another is read meanwhile
+    by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
+    said = _saying(site, method, fitted)
+    found = _disputed(site, said, by, cursor, limit) if state == "disputed" else _newest(site, principal, state, said, by, cursor, limit)
+    return found if fitted is None else replace(found, up_to_seq=fitted.up_to_seq)
+
+
+def newest_fit(site: Site) -> Fitted:
+    """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be read."""
+    fitted = site.fits.newest()
+    if fitted is None:
+        raise Problem(409, NOT_FITTED, kind="not_fitted")
+    return fitted
+
+
+def n_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
+    """Votes of people above a seq, superseded ones too; where many votes came since, those of the next COUNTS_AT_MOST, and that number."""
+    upper = up_to_seq + COUNTS_AT_MOST
+    people = sum(one.n for one in site.store.votes.tallies(up_to_seq, up_to_seq=upper) if one.annotator_kind != AnnotatorKind.MACHINE)
+    return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None
+
+
+def _saying(site: Site, method: Method, fitted: Fitted | None) -> Said:
     params = params_of(site)
-    if state == "disputed":
-        return _disputed(site, method, params, cursor, limit)
-    return _newest(site, principal, state, method, params, cursor, limit)
+    if method == "joint_model":
+        assert fitted is not None  # `newest_fit` has one or raises
+        return lambda ids: verdicts(site.store.votes.on(ids), fitted.of(ids), params)
+    return lambda ids: consensus(site.store.votes.on(ids), method, params)
 
 
 def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=max(2, site.terms().rules.overlap))
 
 
+def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no cursor of this list."""
+    place = place_of(cursor, *map(type, by), *kinds)
+    if place is None:
+        return None
+    if place[: len(by)] != by:
+        raise Problem(409, FIT_CHANGED, kind="fit_changed")
+    return place[len(by) :]
+
+
 def _newest(
-    site: Site, principal: Principal, state: State | None, method: Method, params: ConsensusParams, cursor: str | None, limit: int
+    site: Site, principal: Principal, state: State | None, said: Said, by: tuple[str, ...], cursor: str | None, limit: int
 ) -> Found:
-    place = place_of(cursor, int)
+    place = _begun_by(by, cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
@@ -51,7 +114,7 @@ def _newest(
         if not batch:
             return Found(Page(items=items, next=None), n_judged)
         n_read += len(batch)
-        rows = {row["comparison_id"]: row for row in plain_rows(consensus(site.store.votes.on([c for c, _ in batch]), method, params))}
+        rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
         n_judged += len(rows)
         hidden = unjudged(site, principal, [c for c, row in rows.items() if row["state"] == "open"])
         for comparison_id, seq in batch:
@@ -61,36 +124,36 @@ def _newest(
                 items.append(_shown(row))
                 if len(items) == limit:
                     break
-    return Found(Page(items=items, next=cursor_of(before) if before is not None else None), n_judged)
+    return Found(Page(items=items, next=cursor_of(*by, before) if before is not None else None), n_judged)
 
 
-def _disputed(site: Site, method: Method, params: ConsensusParams, cursor: str | None, limit: int) -> Found:
+def _disputed(site: Site, said: Said, by: tuple[str, ...], cursor: str | None, limit: int) -> Found:
     """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies, so that votes that arrive meanwhile move
     none of its comparisons to another page."""
-    before, last, *after = place_of(cursor, int, int, *map(type, FIRST)) or (None, 0, *FIRST)
+    before, last, *after = _begun_by(by, cursor, int, int, *map(type, FIRST)) or (None, 0, *FIRST)
     batch = site.store.votes.judged_comparisons(before_seq=before, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
-        return Found(Page(items=[], next=_stretch_below(last) if len(batch) > 0 else None), 0)
+        return Found(Page(items=[], next=_stretch_below(by, last) if len(batch) > 0 else None), 0)
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
-    agreed = consensus(site.store.votes.on([c for c, _ in stretch]), method, params)
+    agreed = said([c for c, _ in stretch])
     rows = [row for row in plain_rows(adjudication(agreed)) if _place(row) > tuple(after)]
     following = None
     if len(rows) > limit:
-        following = cursor_of(stretch[0][1] + 1 if before is None else before, last, *_place(rows[limit - 1]))
+        following = cursor_of(*by, stretch[0][1] + 1 if before is None else before, last, *_place(rows[limit - 1]))
     elif last > 0:
-        following = _stretch_below(last)
+        following = _stretch_below(by, last)
     return Found(Page(items=[_shown(row) for row in rows[:limit]], next=following), len(agreed))
 
 
-def _stretch_below(seq: int) -> str:
-    return cursor_of(seq, 0, *FIRST)
+def _stretch_below(by: tuple[str, ...], seq: int) -> str:
+    return cursor_of(*by, seq, 0, *FIRST)
 
 
 def _place(row: dict[str, Any]) -> tuple[int, int, int, str]:
     """Of a dispute in the order of `adjudication`."""
-    return int(row["choice"] is not None), round(row["share"] * 10**9), -row["n_votes"], row["comparison_id"]
+    return int(row["choice"] is not None), round(row["share"] * SHARES_APART), -row["n_votes"], row["comparison_id"]
 
 
 def _shown(row: dict[str, Any]) -> ConsensusOut:

@@ -18,6 +18,7 @@ from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
+ANNOTATOR = "x-annotator"  # a user id: for whom a page asks, which may be older than the login that its browser now sends
 _ASKED = "rlhf.principal"  # in the scope: once per request
 
 
@@ -50,15 +51,21 @@ async def asker_of(request: HTTPConnection) -> Principal | None:
 
 @dataclass(frozen=True)
 class Needs:
-    """Lets in who is logged in and, where a permission is named, has it."""
+    """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the permission, where one is named."""
 
     permission: Permission | None
 
     async def __call__(self, request: Request) -> Principal:
-        """Raises Problem 401 for nobody, 403 for somebody who may not."""
+        """Raises Problem 401 for nobody, 403 for somebody else than the request is meant to come from, and for somebody who may not."""
         principal = await asker_of(request)
         if principal is None:
             raise _unknown()
+        if request.headers.get(ANNOTATOR, principal.user_id) != principal.user_id:
+            raise Problem(
+                403,
+                "Somebody else than the user named in X-Annotator is logged in, and nothing was done. Log in as that user and send it again.",
+                kind="other_login",
+            )
         if self.permission is not None and self.permission not in principal.permissions:
             raise Problem(
                 403,

@@ -1,11 +1,11 @@
-"""Lists of votes and comparisons as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
+"""Lists of votes, feedback and comparisons as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.records import Vote, VoteDetails
+from rlhf_pipeline.records import Feedback, Vote, VoteDetails
 from rlhf_pipeline.store.judgements import judged_by
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
@@ -66,6 +66,43 @@ def unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) ->
     return ids - judged_by(site.store.database, principal.user_id, ids)
 
 
+def feedback(
+    site: Site,
+    principal: Principal,
+    *,
+    kind: str | None = None,
+    session_id: str | None = None,
+    created_by: str | None = None,
+    cursor: str | None,
+    limit: int,
+) -> Page[Feedback]:
+    """Newest first, without the corrections that the reader may not see yet: a page may be short and still have a next."""
+    place = place_of(cursor, int)
+    found = site.store.feedback.page(
+        before_id=place[0] if place else None, kind=kind, session_id=session_id, created_by=created_by, limit=limit
+    )
+    following = cursor_of(found[-1].feedback_id) if len(found) == limit else None
+    return Page(items=_seen(site, principal, found), next=following)
+
+
+def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback:
+    """Raises Problem 404; 403 for a correction on what the reader has not judged yet."""
+    found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
+    if not found or found[0].feedback_id != feedback_id:
+        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
+    if not _seen(site, principal, found):
+        raise Problem(
+            403, f"Feedback {feedback_id} is a correction of what you have not judged yourself: who votes judges first.", kind="blind"
+        )
+    return found[0]
+
+
+def _seen(site: Site, principal: Principal, entries: list[Feedback]) -> list[Feedback]:
+    """A correction is its author's vote, and is shown as votes are: one's own, and others' on what one has judged."""
+    hidden = unjudged(site, principal, [one.comparison_id for one in entries if one.comparison_id is not None])
+    return [one for one in entries if one.comparison_id not in hidden or one.created_by == principal.user_id]
+
+
 def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:
     return VoteOut(
         **{name: getattr(vote, name) for name in VoteOut.model_fields if name in Vote.model_fields},
@@ -121,10 +158,13 @@ def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]
     ids = [row["comparison_id"] for row in rows]
     texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
     hidden = {"model_version_a": None, "model_version_b": None, "gold": None} if principal.judges_blind else {}
+    # Either would tell which of them is a correction, and so which text its author preferred.
+    unsorted, untold = unjudged(site, principal, ids), {"source": None, "category": None}
     found = []
     for row in rows:
         n_slots, n_done = slots.get(row["comparison_id"], (0, 0))
         more = {"names_maker": names_its_maker(texts[row["comparison_id"]]), "n_slots": n_slots, "n_done": n_done, **hidden}
+        more |= untold if row["comparison_id"] in unsorted else {}
         found.append(ComparisonOut.model_validate({name: more[name] if name in more else row[name] for name in ComparisonOut.model_fields}))
     return found
 

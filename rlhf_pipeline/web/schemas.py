@@ -187,6 +187,9 @@ class VoteFields(Model):
     highlights: list[Highlight] = Field(default=[], max_length=200)
     flags: list[Flag] = Field(default=[], max_length=4)
     supersedes: Id | None = Field(default=None, description="your vote that this one replaces, within the project's `undo_seconds`")
+    guideline_version: int | None = Field(
+        default=None, ge=1, le=LARGEST, description="of the guidelines that were shown, as the lease told it; missing = the newest"
+    )
 
 
 class VoteInBatch(VoteFields):
@@ -308,7 +311,7 @@ class ComparisonOut(BaseModel):
     prompt: str
     completion_a: str
     completion_b: str
-    category: str
+    category: str | None = Field(description="as `source`, null for those who may vote until they have judged it: a correction has its own")
     source: str | None
     flag: str | None
     names_maker: bool = Field(description="a completion says which model wrote it")
@@ -358,6 +361,11 @@ class ConsensusOut(BaseModel):
     n_ties: int
     n_both_bad: int
     last_seq: int
+    p_a: float | None = Field(description="chance that a typical annotator takes a; by joint_model alone, as the fields below")
+    p_low: float | None
+    p_high: float | None
+    up_to_seq: int | None = Field(description="newest vote that the annotator model was fitted to")
+    n_since: int | None = Field(description="of the votes, those that came after it")
 
 
 # --- guidelines, rules ------------------------------------------------------------------------------------------------------

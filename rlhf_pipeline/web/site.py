@@ -7,11 +7,14 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.auth import Auth
+from rlhf_pipeline.web.calibration_log import CalibrationLog
 from rlhf_pipeline.web.cards import Cards
 from rlhf_pipeline.web.counting import Progress
 from rlhf_pipeline.web.looking import Looking
 from rlhf_pipeline.web.predicting import Predictor
+from rlhf_pipeline.web.probing import Probing
 from rlhf_pipeline.web.recent import Current
+from rlhf_pipeline.web.verdicts import Fits
 
 READ_EVERY_S = 0.5
 LEASES_AT_ONCE = 8  # one costs three times what a vote does; on SQLite, which writes one at a time, more would only keep votes waiting
@@ -38,6 +41,9 @@ class Site:
         self.progress = Progress(store)
         self.looking = Looking(store)
         self.predictor = Predictor(settings, store)
+        self.probing = Probing(store)
+        self.calibrations = CalibrationLog(store)
+        self.fits = Fits(settings)
         self.dealing = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = Current(self._read_terms, READ_EVERY_S)
 

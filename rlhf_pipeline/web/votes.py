@@ -80,6 +80,7 @@ def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is
     voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
     if not is_known:
         _check(sent, terms)
+        _check_guidelines(site, sent, terms)
         _check_highlights(site, sent, card)
         _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
     new = NewVote.model_construct(  # every field was validated by VoteFields
@@ -98,7 +99,7 @@ def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is
         task_id=None,
         assignment_id=card.assignment.assignment_id if card else None,
         is_swapped=card.assignment.is_swapped if card else None,
-        guideline_version=terms.guideline_version,
+        guideline_version=terms.guideline_version if sent.guideline_version is None else sent.guideline_version,
         details=_details(card, sent),
     )
     return new, card
@@ -150,6 +151,18 @@ def _check(sent: VoteFields, terms: Terms) -> None:
             raise _wrong(f"dimensions.{name}", f"is no dimension of this project; it has {', '.join(terms.rules.dimensions) or 'none'}")
     if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
         raise _wrong("flags", "`undone` takes a vote back: it comes with choice skip and the vote it supersedes")
+
+
+def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
+    if sent.guideline_version is None or sent.guideline_version <= (terms.guideline_version or 0):
+        return
+    latest = site.store.guidelines.latest()  # another process may have published some since the terms were read
+    newest = latest.version if latest else 0
+    if sent.guideline_version > newest:
+        known = f"the newest guidelines are version {newest}" if newest else "this project has no guidelines yet"
+        raise _wrong(
+            "guideline_version", f"is {sent.guideline_version}, but {known}: send the version that the lease told, or leave it out"
+        )
 
 
 def _check_highlights(site: Site, sent: VoteFields, card: Card | None) -> None:
@@ -212,7 +225,7 @@ def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     first = site.store.votes.with_key(new.idempotency_key)
     if first is None:
         return new
-    filled: dict[str, Any] = {"guideline_version": first.guideline_version}
+    filled: dict[str, Any] = {} if sent.guideline_version is not None else {"guideline_version": first.guideline_version}
     if sent.voted_at is None or sent.voted_at > first.received_at:
         filled["voted_at"] = first.voted_at
     return new.model_copy(update=filled)

@@ -324,6 +324,29 @@ def test_guidelines_and_keys_are_one_key_away(site: People, page: Any) -> None:
     assert site.votes(ann) == [], "keys pressed over an open dialog are no votes"
 
 
+def test_a_vote_that_waited_is_kept_under_the_guidelines_that_were_shown(site: People, page: Any, context: Any) -> None:
+    site.furnish(6)
+    site.store.guidelines.add("# One", after=0, actor="test")
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    until(lambda: page.inner_text("#guideline-version") == "v1", "the first guidelines")
+    context.set_offline(True)
+    vote(page, "1")
+    press(page, "u", "2")
+    site.store.guidelines.add("# Two", after=1, actor="test")
+    page.wait_for_timeout(700)  # until the server goes by them
+    context.set_offline(False)
+    all_sent(page)
+    assert [stored.guideline_version for stored in site.votes(ann)] == [1, 1, 1]
+    page.reload()
+    at_the_desk(page)
+    until(lambda: page.inner_text("#guideline-version") == "v2", "the second guidelines")
+    vote(page, "1")
+    all_sent(page)
+    assert site.votes(ann)[-1].guideline_version == 2
+
+
 def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None:
     ann = site.add("ann@example.org")
     log_in(page, site, ann)

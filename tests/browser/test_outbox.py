@@ -8,6 +8,21 @@ import pytest
 from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote
 from tests.browser.people import People
 
+AGE_ANSWERS = """() => new Promise((resolve, reject) => {
+    const opening = indexedDB.open("rlhf-outbox", 1);
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => {
+        const transaction = opening.result.transaction("answers", "readwrite");
+        const cursor = transaction.objectStore("answers").openCursor();
+        cursor.onsuccess = () => {
+            if (!cursor.result) return;
+            cursor.result.update({ ...cursor.result.value, at: cursor.result.value.at - 7_200_000 });
+            cursor.result.continue();
+        };
+        transaction.oncomplete = () => { opening.result.close(); resolve(); };
+    };
+})"""
+
 
 @pytest.fixture
 def page(context: Any) -> Any:
@@ -207,6 +222,141 @@ def test_votes_of_one_login_are_not_sent_by_another(site: People, context: Any, 
     context.clear_cookies()
     log_in(page, site, ann)
     until(lambda: len(site.votes(ann)) == 1, "Ann's vote")
+
+
+def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any) -> None:
+    site.furnish(30)
+    site.rules(prefetch=8)
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    anns, bos, again = context.new_page(), context.new_page(), context.new_page()
+    log_in(anns, site, ann)
+    at_the_desk(anns)
+    until(lambda: site.store.assignments.work_left().n_leased >= 8, "cards leased ahead")
+    vote(anns, "4")
+    all_sent(anns)
+    anns.wait_for_timeout(200)
+    anns.route("**/api/v1/votes", lambda route: route.abort())
+    press(anns, "u")
+    for key in "12":
+        vote(anns, key)
+    until(lambda: unsent(anns) == 3, "two votes and an undo that wait")
+    log_in(bos, site, bo)
+    at_the_desk(bos)
+    anns.unroute("**/api/v1/votes")
+    vote(anns, "3")
+    anns.get_by_text("Somebody else is logged in in this browser: 4 votes wait").wait_for()
+    assert anns.locator("#banner-login").is_visible()
+    # However long the undo waits, what it takes back stays known, whoever else votes here.
+    anns.evaluate(AGE_ANSWERS)
+    for key in "98":
+        vote(bos, key)
+    all_sent(bos)
+    bos.get_by_text("4 unsent votes of another login").wait_for()
+    assert [v.strength for v in site.votes(bo)] == [4, 3]
+    assert unsent(anns) == 4
+    assert len(site.votes(ann)) == 1
+    log_in(again, site, ann)
+    all_sent(anns)
+    assert [v.strength for v in site.votes(ann)] == [1, None, 4, 3, 2]
+    assert "undone" in site.votes(ann)[1].details.flags  # type: ignore[union-attr]
+    until(lambda: not anns.is_visible("#banner-login"), "no more talk of a login")
+    assert len(site.votes(bo)) == 2
+
+
+def test_a_page_of_one_login_is_dealt_no_cards_of_another(site: People, context: Any) -> None:
+    site.furnish(12)
+    site.rules(prefetch=1)
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    anns, bos = context.new_page(), context.new_page()
+    log_in(anns, site, ann)
+    at_the_desk(anns)
+    log_in(bos, site, bo)
+    at_the_desk(bos)
+    while anns.is_visible("#desk"):
+        vote(anns, "1")
+    anns.get_by_text("Somebody else is logged in").wait_for()
+    n = unsent(anns)
+    assert n > 0
+    log_in(bos, site, ann)
+    all_sent(anns)
+    assert (len(site.votes(ann)), len(site.votes(bo))) == (n, 0)
+    at_the_desk(anns)
+
+
+def test_a_vote_that_is_not_taken_now_waits_and_lets_the_others_pass(site: People, context: Any, page: Any) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    problem = '{"type": "about:blank", "detail": "That card is being looked for.", "errors": []}'
+
+    def lost(route: Any) -> None:
+        if route.request.post_data_json["strength"] == 4:
+            route.fulfill(status=404, content_type="application/problem+json", body=problem)
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", lost)
+    vote(page, "1")
+    page.get_by_text("1 vote waits on this device and will be tried again. That card is being looked for.").wait_for()
+    press(page, "u")  # waits for what it takes back
+    vote(page, "2")  # waits for the undo
+    vote(page, "3")
+    until(lambda: len(site.votes(ann)) == 1, "the vote behind them")
+    until(lambda: unsent(page) == 3, "its answer")
+    page.reload()
+    at_the_desk(page)
+    assert unsent(page) == 3
+    context.unroute("**/api/v1/votes")
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [2, 4, None, 3]
+    assert not page.is_visible("#banner")
+
+
+@pytest.mark.parametrize("fails", ["getAll", "get", "delete", "put"])
+def test_a_storage_that_fails_for_a_moment_is_asked_again(site: People, page: Any, fails: str) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    page.evaluate(
+        """name => {
+            const usual = IDBObjectStore.prototype[name];
+            globalThis.failures = 0;
+            IDBObjectStore.prototype[name] = function (...given) {
+                if (globalThis.failures < 2) {
+                    globalThis.failures += 1;
+                    throw new DOMException("for a moment", "UnknownError");
+                }
+                return usual.apply(this, given);
+            };
+        }""",
+        fails,
+    )
+    press(page, "u")
+    until(lambda: page.evaluate("globalThis.failures") == 2, "two failures")
+    all_sent(page)
+    votes = site.votes(ann)
+    assert [v.strength for v in votes] == [4, None]
+    assert votes[1].supersedes == votes[0].vote_id
+
+
+def test_an_undo_is_sent_although_the_device_keeps_no_more(site: People, page: Any) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    page.evaluate("() => { IDBObjectStore.prototype.add = () => { throw new DOMException('full', 'QuotaExceededError'); }; }")
+    press(page, "u")
+    all_sent(page)
+    votes = site.votes(ann)
+    assert [v.strength for v in votes] == [4, None]
+    assert votes[1].supersedes == votes[0].vote_id
 
 
 def test_two_tabs_empty_one_outbox_once(site: People, context: Any) -> None:

@@ -14,7 +14,9 @@ from rlhf_pipeline.web.schemas import DayCount
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
-PAGES = ("/progress", "/votes", "/quality", "/comparisons", "/consensus", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit")
+PAGES = (
+    "/progress", "/votes", "/quality", "/comparisons", "/consensus", "/calibration", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: st
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
     said = {
         "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No judgements yet",
+        "/calibration": "No calibrator yet",
         "/quality": "No judgements yet", "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
         "/annotate": "Nothing to judge yet",
     }  # fmt: skip

@@ -8,6 +8,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, R
 from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until
 from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People
+from tests.browser.test_pages import PAGES
 
 
 @pytest.fixture
@@ -115,9 +116,11 @@ def test_no_payload_runs_on_any_other_page(site: People, watched: Any, capsys: p
         )
     site.store.guidelines.add("\n\n".join(PAYLOADS), after=0, actor="test")
     log_in(watched, site, admin, "/progress")
-    paths = ["/progress", "/votes", "/votes?q=script", "/comparisons", "/consensus?state=all", "/feedback", "/guidelines", "/rules", "/users",
-             "/me", "/audit", "/nowhere?<script>alert(1)</script>", "/votes?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
-             "/login?next=javascript:alert(1)&token=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", *(f"/comparisons/{c}" for c in ids[::6])]  # fmt: skip
+    paths = [
+        *PAGES, "/votes?q=script", "/consensus?state=all", "/consensus?method=joint_model", "/calibration/pairs?bin=0.55",
+        "/nowhere?<script>alert(1)</script>", "/votes?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+        "/login?next=javascript:alert(1)&token=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", *(f"/comparisons/{c}" for c in ids[::6]),
+    ]  # fmt: skip
     for path in paths:
         watched.goto(site.url + path)
         assert watched.locator(":is(.text, .said, .facts)").locator("script, img, iframe, object, embed, [onerror], [onload]").count() == 0

@@ -8,7 +8,10 @@ import pandas as pd
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.votes import apart, judged_ids, last_words, training_labels
+from rlhf_pipeline.store.casts import casts
+from rlhf_pipeline.votes import apart, joint_model, judged_ids, last_words, training_labels
+from rlhf_pipeline.votes.over_time import WindowParams, annotators_over_time
+from rlhf_pipeline.votes.verdicts import KEPT_AS
 
 
 def told(project: Any) -> dict[str, Any]:
@@ -49,6 +52,38 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(grown: Any, bran
     assert metadata["preview"].startswith("| annotator_id")
     files = {path.name for path in (project.settings.home / "mlflow").rglob("artifacts/*") if path.is_file()}
     assert {"annotators.png", "annotators.csv", "annotator_model.json", "pairwise_kappa.csv"} <= files
+    assert {"annotators_over_time.png", "annotators_over_time.csv", "agreement_over_time.csv"} <= files
+
+
+def test_labels_of_every_comparison_are_left_for_the_consensus_page(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    project.materialise(["annotator_model"])
+    frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
+    left = project.files.read_frame(*KEPT_AS)
+    expected = joint_model(votes, judged(project, votes)).labels
+    assert left["comparison_id"].tolist() == expected["comparison_id"].tolist()
+    assert set(left["comparison_id"]) > set(frame["comparison_id"]), "those of the test split are looked at, and learnt from by nobody"
+    assert (left["p_a"] - expected["p_a"]).abs().max() < 0.02  # begun elsewhere, the same end
+    assert left["max_seq"].iloc[0] == votes["seq"].max()
+    seq = int(votes["seq"].median())
+    for older in (seq, 0):  # as a replay and a repeated retraining are fitted
+        project.materialise(["annotator_model"], config=limited(up_to_seq=older))
+        pd.testing.assert_frame_equal(project.files.read_frame(*KEPT_AS), left, check_exact=True)
+    project.files.path(*KEPT_AS).unlink()
+    project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
+    assert 0 < project.files.read_frame(*KEPT_AS)["max_seq"].max() <= seq
+
+
+def test_figures_over_time_are_of_the_votes_as_they_were_cast(grown: Any, branch: Callable[..., Any]) -> None:
+    project = branch(grown)
+    project.materialise(["annotator_model"], config=limited(window_days=1))
+    homes = (grown.settings.home, project.settings.home)  # MLflow keeps whole paths: a copied home's runs lie in the first
+    found = [path for home in homes for path in (home / "mlflow").rglob("annotators_over_time.csv")]
+    path = max(found, key=lambda one: one.stat().st_mtime)
+    said = casts(project.store.database)
+    expected = annotators_over_time(said, judged(project, said), WindowParams(window_days=1))
+    pd.testing.assert_frame_equal(pd.read_csv(path), expected.astype(object), check_dtype=False, rtol=1e-9)
+    assert set(expected["first_day"]) == set(said.loc[said["choice"] != "skip", "day"])
 
 
 def test_it_learns_from_no_vote_above_the_seq_it_is_given(grown: Any, branch: Callable[..., Any]) -> None:

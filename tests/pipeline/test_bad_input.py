@@ -47,7 +47,11 @@ def vote(project: Any, day: str, choices: Sequence[Choice], *, n_annotators: int
 def frames(project: Any) -> dict[str, bytes]:
     """All of them but the annotator model's, which learns from votes that no reward model can be fitted to."""
     folder = Path(project.settings.frames)
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.stem != "annotator_model"}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and "annotator_model" not in (p.stem, p.parent.name)
+    }
 
 
 def refused(project: Any, job: str, *said: str, day: str | None = None, **config: Any) -> None:

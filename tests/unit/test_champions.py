@@ -9,11 +9,13 @@ from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.champions import Champions, Judge, Question, not_worse
 from rlhf_pipeline.completions import OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, ModelError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.store import Store
+from tests.unit.reward_model.tiny_networks import save_tiny_bert
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 
@@ -245,6 +247,85 @@ def test_a_new_model_takes_the_place_of_a_champion_that_cannot_be_loaded(of_anot
     assert "demo.reward_model@1 cannot be loaded" in reason
     assert "another encoder" in reason or "fitted on encoder" in reason
     assert judge(1.0).lost is None
+
+
+class Alternatives:
+    """Two encoders, the second named as what to go on with, and a champion fitted on one of them. `outage` takes the first away."""
+
+    def __init__(self, champions, folder):
+        self.folder, self.first, self.second = folder, folder / "first", folder / "second"
+        for seed, encoder in enumerate((self.first, self.second)):
+            save_tiny_bert(encoder, seed=seed)
+        registry = OneVersion(folder / "model")
+        self.champions = Champions(champions.store, registry, folder / "cache", encoder_name=f"{self.first},{self.second}")
+
+    def fit(self, encoder):
+        params = EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0])
+        EmbeddingRewardModel(params, Encoder(encoder)).fit(make_pairs(80)).save(self.folder / "model")
+
+    def outage(self):
+        self.first.rename(self.folder / "away")
+
+    def back(self):
+        (self.folder / "away").rename(self.first)
+
+
+@pytest.fixture
+def alternatives(champions, tmp_path):
+    return Alternatives(champions, tmp_path)
+
+
+def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place(alternatives):
+    alternatives.fit(alternatives.first)
+    alternatives.outage()
+    known = alternatives.champions
+    n_calibrations = len(known.store.calibrations.log())
+    measured = calibration_metrics(np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10))
+    report = CalibrationReport(
+        reward_model="demo.reward_model@2", method="none", params={}, raw=measured, calibrated=measured, candidates={}, noise_ceiling=None,
+        data_hash="h", n_fit=9,
+    )  # fmt: skip
+    said = r"demo\.reward_model@1 .*second.*No encoder .*first.*take its name out of the setting `encoder`"
+    for asked in (
+        known.judge,
+        lambda: known.judge(version()),
+        lambda: known.settle(version(2), SureOf(0.0), NoCalibration(), report, make_pairs(80)),
+    ):
+        with pytest.raises(EncoderNotFound, match=said):
+            asked()
+    assert len(known.store.calibrations.log()) == n_calibrations
+    alternatives.back()
+    assert known.judge().lost is None
+
+
+def test_a_champion_of_the_stand_in_serves_on_it_and_is_beaten_only_by_a_better_one(alternatives):
+    alternatives.fit(alternatives.second)
+    champion = alternatives.champions.judge()
+    assert champion.lost is None
+    assert alternatives.champions.judge(version()).reward_model.encoder.folder == alternatives.second
+    promoted, reason = not_worse(judge(0.0, 2), champion, make_pairs(80))
+    assert not promoted
+    assert "worse than" in reason
+    alternatives.outage()
+    np.testing.assert_array_equal(alternatives.champions.judge().p_chosen(make_pairs(20)), champion.p_chosen(make_pairs(20)))
+
+
+def test_of_an_encoder_that_no_setting_names_a_champion_is_lost_while_all_that_are_named_are_there(alternatives):
+    save_tiny_bert(alternatives.folder / "third", seed=2)
+    alternatives.fit(alternatives.folder / "third")
+    assert isinstance(alternatives.champions.judge().lost, ModelHashMismatch)
+
+
+def test_a_stand_in_stands_in_until_the_encoder_is_back_and_no_longer(alternatives):
+    alternatives.outage()
+    known = alternatives.champions
+    stand_in = known.encoder()
+    assert (stand_in.folder, known.encoder()) == (alternatives.second, stand_in), "loaded once"
+    alternatives.back()
+    first = known.encoder()
+    assert (first.folder, first.choice.instead) == (alternatives.first, None)
+    alternatives.outage()
+    assert known.encoder() is first, "what is loaded needs no hub"
 
 
 class ByPlace:

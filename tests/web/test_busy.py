@@ -70,3 +70,27 @@ def test_both_ways_refuse_alike(web: Web, body: Any, key: str, headers: dict[str
 def test_both_ways_need_the_permission(web: Web):
     client = web.client("auditor")
     assert [post(client, {"choice": "a"}, "k", **how).status_code for how in ({}, USUAL)] == [403, 403]
+
+
+@pytest.mark.parametrize("how", [{}, USUAL], ids=["short way", "usual way"])
+def test_a_vote_meant_for_another_login_is_not_cast(counted: list[str], web: Web, how: dict[str, str]):
+    web.publish(1)
+    ann, bo = web.client("annotator"), web.client("annotator")
+    card = ann.post("/assignments:lease", json={"n": 1}).json()["cards"][0]
+    body = {"assignment_id": card["assignment_id"], "choice": "a", "strength": 2}
+    for_ann = {"X-Annotator": ann.user.user_id, **how}  # type: ignore[attr-defined]
+    refused = post(bo, body, "k", **for_ann)
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:rlhf:problem:other_login")
+    assert counted == []
+    assert post(ann, body, "k", **for_ann).status_code == 201
+
+
+def test_nothing_is_done_for_another_login(web: Web):
+    web.publish(2)
+    ann, bo = web.client("annotator"), web.client("annotator")
+    for_ann = {"X-Annotator": ann.user.user_id}  # type: ignore[attr-defined]
+    for key in ({}, {"Idempotency-Key": "k"}):
+        assert bo.post("/assignments:lease", json={"n": 1}, headers={**for_ann, **key}).json()["type"] == "urn:rlhf:problem:other_login"
+    assert bo.post("/votes:batch", json={"votes": []}, headers=for_ann).status_code == 403
+    assert web.store.assignments.work_left().n_leased == 0
+    assert ann.post("/assignments:lease", json={"n": 1}, headers=for_ann).status_code == 200

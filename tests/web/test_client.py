@@ -222,6 +222,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("GET", "me/tokens"), ("POST", "me/tokens"),
         ("DELETE", "me/tokens/{token_id}"), ("POST", "me/password"), ("GET", "me/votes"), ("GET", "guidelines/{version}"),
         ("GET", "feedback/{feedback_id}"), ("GET", "audit/export"), ("GET", "healthz"), ("GET", "readyz"),
+        ("GET", "calibrations"), ("GET", "calibrations/probe"), ("GET", "calibrations/probe/pairs"),
     }  # fmt: skip
     assert known <= routes
     assert routes <= known | other

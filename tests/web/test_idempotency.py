@@ -85,14 +85,15 @@ def test_a_request_that_failed_may_be_sent_again_corrected(web: Web):
 
 @on_sqlite
 def test_a_secret_is_shown_once_and_never_kept(web: Web):
-    ann = web.client("annotator")
+    user = web.add("annotator")
+    ann = web.browser(user)
     headers = {"Idempotency-Key": "k"}
     first = ann.post("/me/tokens", json={"name": "script"}, headers=headers)
     again = ann.post("/me/tokens", json={"name": "script"}, headers=headers)
     assert first.json()["secret"].startswith("rlhf_")
     assert again.json() == {**first.json(), "secret": None}
-    assert len(ann.get("/me/tokens").json()["items"]) == 2  # the client's own, and one
-    link = web.client("admin").post(f"/users/{ann.user.user_id}:login-link", headers=headers).json()["login_link"]
+    assert len(ann.get("/me/tokens").json()["items"]) == 1
+    link = web.client("admin").post(f"/users/{user.user_id}:login-link", headers=headers).json()["login_link"]
     stored = web.store.database.path.read_bytes() + web.store.database.path.with_name("store.db-wal").read_bytes()
     assert first.json()["secret"].encode() not in stored
     assert link.partition("token=")[2].encode() not in stored
@@ -147,28 +148,33 @@ def links_of(web: Web, user_id: str) -> int:
     return sum(token.kind == "login" for token in web.store.tokens.of_user(user_id))
 
 
+def made_by_hand(web: Web, user_id: str) -> int:
+    return sum(token.kind == "api" for token in web.store.tokens.of_user(user_id))
+
+
 # What is sent, with which headers, and how many of it there are afterwards.
 ACTS: dict[str, tuple[Callable[[str], tuple[str, object]], Callable[[Web, str], int]]] = {
     "thumbs": (lambda _: ("/feedback", THUMB), lambda web, _: len(web.store.feedback.page())),
     "correction": (lambda _: ("/feedback", CORRECTION), lambda web, _: web.store.votes.count()),
     "user": (lambda _: ("/users", {"email": "new@example.org", "name": "New"}), lambda web, _: web.store.users.count() - 1),
     "link": (lambda who: (f"/users/{who}:login-link", None), links_of),
-    "token": (lambda _: ("/me/tokens", {"name": "ci"}), lambda web, who: len(web.store.tokens.of_user(who)) - 1),
+    "token": (lambda _: ("/me/tokens", {"name": "ci"}), made_by_hand),
     "guidelines": (lambda _: ("/guidelines", {"text": "Be fair."}), lambda web, _: len(web.store.guidelines.all())),
 }
 
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_process_that_is_killed_has_done_it_once_or_not_at_all(web: Web, act: str):
-    admin = web.client("admin")
+    user = web.add("admin")
+    admin = web.browser(user) if act == "token" else web.client(user=user)
     assert admin.get("/me").status_code == 200  # the use of a token is a transaction too, once a minute
     sent, counted = ACTS[act]
-    path, body = sent(admin.user.user_id)
+    path, body = sent(user.user_id)
     headers = {"Idempotency-Key": "k", "If-Match": '"0"'}
     for n in range(1, 10):  # killed after its first transaction, after its second, until it is not killed any more
         with killed_after(web, n):
             is_answered = admin.post(path, json=body, headers=headers).status_code == 201
-        assert counted(web, admin.user.user_id) <= 1
+        assert counted(web, user.user_id) <= 1
         web.clock.shift += timedelta(seconds=61)  # what died may be done again by now
         admin.get("/me")
         if is_answered:
@@ -177,7 +183,7 @@ def test_a_process_that_is_killed_has_done_it_once_or_not_at_all(web: Web, act: 
     first, again = (admin.post(path, json=body, headers=headers) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201), first.text
     assert first.text == again.text
-    assert counted(web, admin.user.user_id) == 1
+    assert counted(web, user.user_id) == 1
     if act == "user":
         assert links_of(web, first.json()["user_id"]) == 1  # never somebody without their link
     web.store.audit.verify()

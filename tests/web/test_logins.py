@@ -153,6 +153,20 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
 
 
 @on_sqlite
+def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(web: Web, settings):
+    web.add("annotator")
+    web.add("admin", email="admin@localhost")
+    assert first_admin(web.store, settings) is None
+    with web.store.database.writing() as connection:  # which no command does: the last admin stays
+        connection.exec_driver_sql("UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'")
+    link = first_admin(web.store, settings)
+    browser = web.anonymous()
+    assert browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    assert (browser.get("/me").json()["roles"], browser.get("/me").json()["email"]) == (["admin"], "admin2@localhost")
+    assert first_admin(web.store, settings) is None
+
+
+@on_sqlite
 def test_the_last_admin_stays(web: Web):
     admin = web.client("admin")
     for change in ({"disabled": True}, {"roles": ["annotator"]}):
@@ -194,9 +208,18 @@ def test_a_token_carries_its_scopes_and_no_more(web: Web):
     assert reader.get("/votes").status_code == 200
     assert reader.post("/assignments:lease", json={}).status_code == 403
     assert reader.get("/audit").status_code == 403  # a scope brings nothing that its owner has not
-    assert reader.post("/me/tokens", json={"name": "wider", "scopes": ["votes.cast"]}).status_code == 403
-    narrower = reader.post("/me/tokens", json={"name": "same"}).json()
-    assert set(narrower["scopes"]) == {"votes.read", "tokens.own"}
+    browser = web.browser(reader.user)
+    assert browser.post("/me/tokens", json={"name": "wider", "scopes": ["votes.read", "audit.read"]}).status_code == 403
+    narrower = browser.post("/me/tokens", json={"name": "narrower", "scopes": ["votes.read"]}).json()
+    assert narrower["scopes"] == ["votes.read"]
+
+
+def test_a_token_makes_no_token_which_would_outlive_it(web: Web):
+    ann = web.client("annotator", lasts=60)
+    refused = ann.post("/me/tokens", json={"name": "longer", "days": 366})
+    assert (refused.status_code, refused.json()["type"].endswith("no_session")) == (403, True)
+    assert "rlhf users token" in refused.json()["detail"]
+    assert len(web.store.tokens.of_user(ann.user.user_id)) == 1
 
 
 @on_sqlite

@@ -96,6 +96,90 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
         assert REASON in admin.get(f"{server.url}/comparisons/{ids[1]}").text
 
 
+CORRECTION = {"kind": "correction", "prompt": "2+2?", "completion": "five of them", "correction": "four of them", "session_id": "s"}
+
+
+def entries(client: httpx.Client, **params: object) -> list[int]:
+    """Ids of all feedback that a reader is shown, page by page."""
+    found, cursor = [], None
+    while True:
+        page = client.get("/feedback", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+        found += [item["feedback_id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            return found
+
+
+def test_a_correction_is_shown_to_who_votes_once_they_judged_what_it_corrects(web: Web):
+    web.publish(2, offer=False, source="a file")
+    author, curator = web.client("annotator"), web.client("curator")
+    first, second = (author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3))
+    thumb = author.post("/feedback", json={"kind": "thumbs", "value": 1, "completion_id": "x"}).json()
+    own = curator.post("/feedback", json=CORRECTION).json()
+    everything = [one["feedback_id"] for one in (own, thumb, second, first)]
+    for reader in (curator, web.client(user=curator.user, scopes=["feedback.read"])):
+        assert entries(reader) == [own["feedback_id"], thumb["feedback_id"]]
+        assert entries(reader, kind="correction", session_id="s") == [own["feedback_id"]]
+        refused = reader.get(f"/feedback/{first['feedback_id']}")
+        assert (refused.status_code, "four of them" in refused.text) == (403, False)
+    cast(curator, first["comparison_id"])
+    assert entries(curator) == [one["feedback_id"] for one in (own, thumb, first)]
+    assert curator.get(f"/feedback/{first['feedback_id']}").json() == first
+    for role in ("engineer", "admin"):
+        reader = web.client(role)
+        assert entries(reader) == everything
+        assert reader.get(f"/feedback/{second['feedback_id']}").status_code == 200
+
+
+def test_nothing_of_a_comparison_tells_that_it_is_a_correction_before_it_is_judged(web: Web):
+    (other, _) = web.publish(2, offer=False, source="a file")
+    author, curator = web.client("annotator"), web.client("curator")
+    made = author.post("/feedback", json=CORRECTION).json()["comparison_id"]
+
+    def sorted_as(client: httpx.Client, comparison_id: str) -> tuple:
+        one = client.get(f"/comparisons/{comparison_id}").json()
+        assert one in client.get("/comparisons").json()["items"]
+        return one["source"], one["category"]
+
+    assert sorted_as(curator, made) == sorted_as(curator, other) == (None, None)
+    for comparison_id in (made, other):
+        cast(curator, comparison_id)
+    for reader in (curator, web.client("engineer"), web.client("admin")):
+        assert (sorted_as(reader, made), sorted_as(reader, other)) == (("correction", "correction"), ("a file", "factual"))
+
+
+def test_a_correction_is_offered_by_its_id_alone(web: Web):
+    web.publish(2, offer=False)
+    robot, curator = web.client(user=web.add("engineer", kind="service")), web.client("curator")
+    made = robot.post("/feedback", json=CORRECTION).json()["comparison_id"]
+    day = web.store.comparisons.with_ids([made])["day"].iloc[0]
+    assert made not in web.store.comparisons.offerable()
+    assert curator.post("/comparisons:offer", json={"all_unvoted": True}).json()["n_comparisons"] == 2
+    assert curator.post("/comparisons:offer", json={"day": str(day)}).json()["n_comparisons"] == 0
+    assert curator.post("/comparisons:offer", json={"ids": [made]}).json() == {"n_comparisons": 1, "n_slots": 1}
+
+
+@on_sqlite
+def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
+    author, curator = web.client("annotator"), web.add("curator")
+    judged, unjudged = (author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3))
+    with Server(create_app(web.settings, web.store)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
+        assert "No feedback yet" not in browser.get(f"{server.url}/feedback").text
+        cast(web.client(user=curator), judged["comparison_id"])
+        shown = [client.get(f"{server.url}/feedback").text for client in (browser, admin)]
+        assert [text.count("four of them") for text in shown] == [1, 2]
+        assert ["left out" in text for text in shown] == [True, False]
+        files = [list(csv.DictReader(io.StringIO(client.get(f"{server.url}/feedback.csv").text))) for client in (browser, admin)]
+        assert [[row["comparison_id"] for row in rows] for rows in files] == [
+            [judged["comparison_id"]], [unjudged["comparison_id"], judged["comparison_id"]],
+        ]  # fmt: skip
+        for path in (f"/comparisons/{unjudged['comparison_id']}", "/comparisons.csv"):
+            texts = [client.get(f"{server.url}{path}").text for client in (browser, admin)]
+            assert [text.count(">correction<") + text.count(",correction,") > 0 for text in texts] == [path.endswith("csv"), True], path
+
+
 @pytest.mark.parametrize(
     ("roles", "is_shown"),
     [

@@ -49,6 +49,25 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
     assert web.store.audit.verify() > 12
 
 
+def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest(web: Web):
+    web.publish(3)
+    ann = web.client("annotator")
+    cards = [card["assignment_id"] for card in lease(ann, 3)]
+    refused = vote(ann, cards[0], guideline_version=1)
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "body.guideline_version")
+    assert "no guidelines yet" in refused.json()["detail"]
+    assert vote(ann, cards[0], guideline_version=0).status_code == 422
+    for n in range(2):
+        web.store.guidelines.add(f"text {n}", after=n, actor="test")
+    told = vote(ann, cards[0], guideline_version=2)  # at once: whoever published them told another process
+    assert told.status_code == 201, told.text
+    refused = vote(ann, cards[1], guideline_version=3)
+    assert (refused.status_code, "newest guidelines are version 2" in refused.json()["detail"]) == (422, True)
+    time.sleep(0.6)
+    kept = [told, vote(ann, cards[1], guideline_version=1), vote(ann, cards[2])]
+    assert [web.store.votes.get(one.json()["vote_id"]).guideline_version for one in kept] == [2, 1, 2]
+
+
 def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web, capsys: pytest.CaptureFixture[str]):
     web.publish(1)
     ann = web.client("annotator")

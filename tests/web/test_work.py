@@ -12,10 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Choice, Role
+from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.records import AnnotatorKind, Choice, Role
 from rlhf_pipeline.store.anchors import FILE, drop_anchor
 from rlhf_pipeline.store.assignments import Assignments
+from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
 from tests.web.conftest import DAY, Web
 from tests.web.databases import on_sqlite
 
@@ -136,8 +139,11 @@ def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
     vote = ann.post("/votes", json={"assignment_id": one["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "1"}).json()
     assert web.store.votes.get(vote["vote_id"]).guideline_version == 1
     curator.post("/guidelines", json={"text": "Two"}, headers={"If-Match": '"1"'})
-    vote = ann.post("/votes", json={"assignment_id": two["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "2"}).json()
-    assert web.store.votes.get(vote["vote_id"]).guideline_version == 2
+    late = {"assignment_id": two["assignment_id"], "choice": "a", "guideline_version": 1}  # pressed before there was a second version
+    vote = ann.post("/votes", json=late, headers={"Idempotency-Key": "2"})
+    assert web.store.votes.get(vote.json()["vote_id"]).guideline_version == 1
+    assert ann.post("/votes", json=late, headers={"Idempotency-Key": "2"}).text == vote.text
+    assert ann.post("/votes", json={**late, "guideline_version": 2}, headers={"Idempotency-Key": "2"}).status_code in (409, 422)
     assert [g["text"] for g in ann.get("/guidelines").json()["items"]] == ["Two", "One"]
     assert ann.get("/guidelines/1").json()["text"] == "One"
     assert ann.get("/guidelines/3").status_code == 404
@@ -297,7 +303,7 @@ def test_progress_is_told_as_it_happens_and_to_nobody_who_lost_the_right(web: We
 
 
 def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
-    robot, reader = web.client("engineer"), web.client("curator")
+    robot, reader = web.client("engineer"), web.client("engineer")
     for i in range(3):
         sent = {"kind": "thumbs", "value": i % 2, "completion_id": f"x{i}", "session_id": "s1", "tags": ["web"]}
         assert robot.post("/feedback", json=sent).status_code == 201
@@ -319,6 +325,34 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
         {**sent, "given_at": "1999-01-01T00:00:00Z"},
     ):
         assert robot.post("/feedback", json=wrong).status_code == 422, wrong
+
+
+def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
+    """A chat backend posts what its users say: with an author it is a person's judgement, which training takes; without, a machine's."""
+    robot, other = (web.client(user=web.add("engineer", kind="service")) for _ in range(2))
+    sent = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}
+    made = robot.post("/feedback", json={**sent, "author": "vera@chat"}).json()
+    again = other.post("/feedback", json={**sent, "author": "vera@chat"}).json()
+    anothers = robot.post("/feedback", json={**sent, "author": made["author"][:-1]}).json()
+    bare = robot.post("/feedback", json=sent).json()
+    assert made["author"].startswith("ann_")
+    assert made["author"] == Pseudonyms.of(web.settings.home)("vera@chat") == again["author"] != anothers["author"]
+    assert made["comparison_id"] == again["comparison_id"] != anothers["comparison_id"]
+    votes = [web.store.votes.get(one["vote_id"]) for one in (made, bare)]
+    assert [(vote.annotator_id, vote.annotator_kind) for vote in votes] == [
+        (made["author"], AnnotatorKind.HUMAN), (robot.user.user_id, AnnotatorKind.MACHINE),
+    ]  # fmt: skip
+    comparisons = check_frame(web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS)
+    cast = web.store.votes.snapshot([str(votes[0].day)])
+    for kept, n_pairs in ((made, 1), (bare, 0)):
+        of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
+        assert list(preference_pairs(of_it, comparisons)["chosen"]) == ["4"] * n_pairs
+        assert count_pairs(of_it, comparisons).n_machine == 1 - n_pairs
+    assert "vera" not in web.client("auditor").get("/audit/export").text + web.client("admin").get("/feedback").text
+    person = web.client("engineer").post("/feedback", json={**sent, "author": "vera@chat"})
+    assert (person.status_code, person.json()["errors"][0]["path"]) == (422, "body.author")
+    for wrong in ("", "x" * 129):
+        assert robot.post("/feedback", json={**sent, "author": wrong}).status_code == 422
 
 
 def test_the_audit_is_read_taken_away_and_verified(web: Web):

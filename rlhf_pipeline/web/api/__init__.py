@@ -5,6 +5,7 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.web.api import (
     audit,
     auth,
+    calibration,
     cards,
     comparisons,
     consensus,
@@ -31,6 +32,7 @@ NOUNS = (
     progress,
     quality,
     predictions,
+    calibration,
     feedback,
     audit,
     health,

@@ -6,7 +6,7 @@ from fastapi import Depends, Query
 
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
-from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.paging import Cursor, Limit
@@ -16,16 +16,17 @@ from rlhf_pipeline.web.schemas import ConsensusOut, Page
 router = api_router("consensus")
 
 
-@router.get("/consensus")
+@router.get("/consensus", responses=documented(409))
 def read(
     site: AnySite,
     principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],
     state: Annotated[State | None, Query(description="disputed ones are for somebody to decide")] = None,
-    method: Method = "majority",
+    method: Annotated[Method, Query(description="joint_model is the annotator model's, as it was fitted last")] = "majority",
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ConsensusOut]:
     """What several people together say of each comparison, the most recently judged first; of disputed ones, five hundred of the most
     recently judged at a time, the most evenly split first. A page may be short and still have a next. Open ones
-    that the reader may still be dealt are left out."""
+    that the reader may still be dealt are left out. By joint_model comparisons that were first judged after the fit are left out too; before
+    there is one the answer is 409, `not_fitted`; `next` of a page by an earlier fit is answered 409, `fit_changed`: begin with the first."""
     return consensus.page(site, principal, state, method, cursor=cursor, limit=limit).page

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query
 
+from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import done_once
-from rlhf_pipeline.web.paging import Cursor, Limit, cursor_of, place_of
+from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import LARGEST, Page
@@ -18,42 +20,43 @@ from rlhf_pipeline.web.site import Site
 
 router = api_router("feedback")
 Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
-READER = [Depends(needs(Permission.FEEDBACK_READ))]
+Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
 
 
 @router.post("/feedback", status_code=201)
 @done_once()
 def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
-    """Record one. A correction becomes a comparison with its author's vote for the corrected text, which training takes as chosen."""
+    """Record one. A correction becomes a comparison with its author's vote for the corrected text, which training takes as chosen: of a
+    service account only where `author` says whose words it passes on. Without, they are a machine's."""
     _check_time(site, body)
-    kind = AnnotatorKind.HUMAN if principal.user.kind == "person" else AnnotatorKind.MACHINE
+    is_person = principal.user.kind == "person"
+    if body.author is not None:
+        if is_person:
+            said = "is for service accounts, which pass on what others said: leave it out, what you send is your own"
+            raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
+        body = body.model_copy(update={"author": Pseudonyms.of(site.settings.home)(body.author)})
+    kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
     return site.store.feedback.add(body, created_by=principal.user_id, annotator_kind=kind)
 
 
-@router.get("/feedback", dependencies=READER)
+@router.get("/feedback")
 def read_all(
     site: AnySite,
+    principal: Reader,
     kind: Literal["thumbs", "rating", "correction", "detailed"] | None = None,
     session_id: Annotated[str | None, Query(max_length=200)] = None,
     created_by: Annotated[str | None, Query(max_length=200)] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[Feedback]:
-    """Newest first."""
-    place = place_of(cursor, int)
-    found = site.store.feedback.page(
-        before_id=place[0] if place else None, kind=kind, session_id=session_id, created_by=created_by, limit=limit
-    )
-    return Page(items=found, next=cursor_of(found[-1].feedback_id) if len(found) == limit else None)
+    """Newest first. Who may vote is not shown others' corrections of what they have not judged; an admin is."""
+    return lists.feedback(site, principal, kind=kind, session_id=session_id, created_by=created_by, cursor=cursor, limit=limit)
 
 
-@router.get("/feedback/{feedback_id}", dependencies=READER)
-def read(site: AnySite, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> Feedback:
+@router.get("/feedback/{feedback_id}")
+def read(site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> Feedback:
     """One entry."""
-    found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
-    if not found or found[0].feedback_id != feedback_id:
-        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
-    return found[0]
+    return lists.one_feedback(site, principal, feedback_id)
 
 
 def _check_time(site: Site, sent: NewFeedback) -> None:

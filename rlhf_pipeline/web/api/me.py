@@ -70,15 +70,18 @@ def my_tokens(site: AnySite, principal: Owner) -> Page[TokenOut]:
 @router.post("/me/tokens", status_code=201)
 @done_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
-    """A token with no more permissions than the one that asks. Its secret is shown this once."""
-    scopes = body.scopes
-    if scopes is None and principal.token.scopes is not None:
-        scopes = sorted(principal.permissions)
-    beyond = sorted(set(scopes or ()) - principal.permissions)
+    """A token with no more permissions than you have. Its secret is shown this once. Made by somebody who is logged in, not by a token."""
+    if not principal.is_session:  # it would outlive its own end, and its revocation
+        raise Problem(
+            403,
+            "A token makes no token. Log in and make it on the page `me`, or have it made on the server: rlhf users token EMAIL.",
+            kind="no_session",
+        )
+    beyond = sorted(set(body.scopes or ()) - principal.permissions)
     if beyond:
         raise Problem(403, f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.", kind="forbidden")
     secret, token = site.store.tokens.issue(
-        principal.user_id, kind="api", lifetime=timedelta(days=body.days), actor=principal.user_id, name=body.name, scopes=scopes
+        principal.user_id, kind="api", lifetime=timedelta(days=body.days), actor=principal.user_id, name=body.name, scopes=body.scopes
     )
     return IssuedToken(secret=secret, **token.model_dump(exclude={"user_id"}))
 

@@ -6,6 +6,7 @@ from starlette.responses import RedirectResponse, Response
 from rlhf_pipeline.web.pages import (
     annotate,
     audit,
+    calibration,
     comparisons,
     consensus,
     feedback,
@@ -23,7 +24,7 @@ from rlhf_pipeline.web.pages.session import login_path
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-NOUNS = (session, annotate, progress, votes, quality, comparisons, consensus, feedback, guidelines, rules, users, me, audit)
+NOUNS = (session, annotate, progress, votes, quality, comparisons, consensus, calibration, feedback, guidelines, rules, users, me, audit)
 
 router = APIRouter()
 for noun in NOUNS:

@@ -13,13 +13,16 @@ from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.rendering import query_of, render
 from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import ConsensusOut
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import ConsensusOut, Page
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 SHOWN = 50
 STATES = (("disputed", "disputed: for adjudication"), ("agreed", "agreed"), ("open", "open: too few judgements"), ("all", "all"))
-METHODS = (("majority", "each the same"), ("strength_weighted", "by their strength"))
+METHODS = (("majority", "each the same"), ("strength_weighted", "by their strength"), ("joint_model", "by who cast them: annotator model"))
+
+INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}  # of a list that the annotator model cannot give
 
 
 @router.get("/consensus")
@@ -31,8 +34,15 @@ def read(
     method: Method = "majority",
     cursor: Cursor = None,
 ) -> Response:
-    found = consensus.page(site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
+    try:
+        found = consensus.page(site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
+        nothing = _nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None)
+    except Problem as told:
+        if told.kind not in INSTEAD:
+            raise
+        found, nothing = consensus.Found(Page(items=[], next=None), 0), (INSTEAD[told.kind], told.detail)
     page = found.page
+    n_since, of_next = (0, None) if found.up_to_seq is None else consensus.n_since(site, found.up_to_seq)
     texts = site.store.comparisons.texts([one.comparison_id for one in page.items]) if principal.may(Permission.COMPARISONS_READ) else {}
     return render(
         "consensus.html",
@@ -40,7 +50,10 @@ def read(
         site,
         principal,
         page=page,
-        nothing=_nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None),
+        nothing=nothing,
+        up_to_seq=found.up_to_seq,
+        n_since=n_since,
+        of_next=of_next,
         state=state,
         method=method,
         states=STATES,
@@ -53,7 +66,8 @@ def read(
 @router.get("/consensus.csv")
 def download(site: AnySite, principal: Reader, state: State | Literal["all"] = "disputed", method: Method = "majority") -> Response:
     wanted = None if state == "all" else state
-    rows = every(lambda cursor: consensus.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE).page)
+    fitted = consensus.newest_fit(site) if method == "joint_model" else None  # one for all lines; a problem is told before the file begins
+    rows = every(lambda cursor: consensus.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted).page)
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 
 
@@ -63,6 +77,8 @@ def _nothing(found: consensus.Found, state: str, min_votes: int, *, is_first: bo
         return "None here", "None among the comparisons that this page looked at. It goes on with those that were judged before them."
     if not is_first:
         return "No more", "The list ends here."
+    if found.n_judged == 0 and found.up_to_seq is not None:
+        return "None known", "The annotator model knows no comparison here: they were first judged after it was fitted, or are flagged."
     if found.n_judged == 0:
         return (
             "No judgements yet",

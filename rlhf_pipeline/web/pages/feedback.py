@@ -5,11 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.records import Feedback
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor, cursor_of, place_of
+from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
@@ -31,21 +32,21 @@ class Filters:
     def query(self) -> str:
         return query_of(vars(self))
 
-    def page(self, site: Site, cursor: str | None, limit: int) -> Page[Feedback]:
-        place = place_of(cursor, int)
-        before = place[0] if place else None
-        found = site.store.feedback.page(before_id=before, kind=self.kind or None, session_id=self.session_id or None, limit=limit)
-        return Page(items=found, next=cursor_of(found[-1].feedback_id) if len(found) == limit else None)
+    def page(self, site: Site, principal: Principal, cursor: str | None, limit: int) -> Page[Feedback]:
+        return lists.feedback(site, principal, kind=self.kind or None, session_id=self.session_id or None, cursor=cursor, limit=limit)
 
 
 @router.get("/feedback")
 def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+    sees_all = principal.sees_others_votes
     return render(
         "feedback.html",
         request,
         site,
         principal,
-        page=filters.page(site, cursor, SHOWN),
+        told=None if sees_all else "Others' corrections of what you have not judged yourself are left out: who votes judges first.",
+        page=filters.page(site, principal, cursor, SHOWN),
+        is_later=cursor is not None or not sees_all,  # "nothing was sent" is said to those alone who would see it
         filters=filters,
         query=filters.query,
         kinds=KINDS,
@@ -53,7 +54,7 @@ def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[
     )
 
 
-@router.get("/feedback.csv", dependencies=[Depends(needs(Permission.FEEDBACK_READ))])
-def download(site: AnySite, filters: Annotated[Filters, Depends()]) -> Response:
-    rows = every(lambda cursor: filters.page(site, cursor, AT_ONCE))
+@router.get("/feedback.csv")
+def download(site: AnySite, principal: Reader, filters: Annotated[Filters, Depends()]) -> Response:
+    rows = every(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("feedback", list(Feedback.model_fields), rows)

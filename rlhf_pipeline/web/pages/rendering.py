@@ -40,6 +40,7 @@ PLACES = (
     Place("/quality", "Data quality", Permission.VOTES_READ),
     Place("/comparisons", "Comparisons", Permission.COMPARISONS_READ),
     Place("/consensus", "Consensus", Permission.CONSENSUS_READ),
+    Place("/calibration", "Calibration", Permission.METRICS_READ),
     Place("/feedback", "Feedback", Permission.FEEDBACK_READ),
     Place("/guidelines", "Guidelines", Permission.GUIDELINES_READ),
     Place("/rules", "Rules", Permission.RULES_READ),

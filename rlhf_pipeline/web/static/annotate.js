@@ -16,7 +16,7 @@ const LOOK_AT_FIGURES_EVERY = 20; // votes
 const root = document.querySelector("#annotate");
 const view = new View(root);
 const outbox = new Outbox(root.dataset.user);
-const hand = new Hand(() => outbox.unsent.length);
+const hand = new Hand(root.dataset.user, () => outbox.unsent.length);
 
 let card = null;
 let draft = null;
@@ -108,7 +108,7 @@ function cast() {
     isUndo: false,
     card,
     draft: draft.copy(),
-    body: draft.body(choice, strength, now()),
+    body: { ...draft.body(choice, strength, now()), guideline_version: hand.guidelineVersion },
   };
   draft.forget();
   nEvents += 1;
@@ -146,7 +146,10 @@ function undo() {
   }
   const { entry } = last;
   const key = newKey();
-  const body = { assignment_id: entry.card.assignment_id, choice: "skip", flags: ["undone"], duration_s: 0, voted_at: now() };
+  const body = {
+    assignment_id: entry.card.assignment_id, choice: "skip", flags: ["undone"], duration_s: 0, voted_at: now(),
+    guideline_version: hand.guidelineVersion,
+  };
   card = entry.card;
   draft = new Draft(card, { ...entry.draft, after: key });
   draft.keep();
@@ -185,8 +188,8 @@ function median(numbers) {
 // --- what the server says ----------------------------------------------------------------------------------------------------------
 
 outbox.addEventListener("state", () => {
-  const { others, isOffline, needsLogin, isDurable } = outbox;
-  view.paintOutbox({ unsent: outbox.unsent.length, others, isOffline, needsLogin, isDurable });
+  const { others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
+  view.paintOutbox({ unsent: outbox.unsent.length, others, isOffline, needsLogin, isOtherLogin, reason, isDurable });
 });
 
 outbox.addEventListener("recorded", ({ detail }) => {
@@ -225,6 +228,7 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
 });
 
 hand.addEventListener("dealt", () => {
+  outbox.welcome();
   view.at("no-cards").hidden = true;
   if (!card && !isPaused && hand.cards.length) showNext();
   if (hand.guidelineVersion !== null) announceGuidelines();
@@ -236,10 +240,9 @@ hand.addEventListener("empty", ({ detail }) => {
   if (!isPaused) view.paintEmpty(detail.reason);
 });
 
-hand.addEventListener("trouble", ({ detail: { status } }) => {
+hand.addEventListener("trouble", ({ detail: { status, kind } }) => {
   if (status === 401 || status === 403) {
-    outbox.needsLogin = true;
-    outbox.tell();
+    outbox.refuseLogin(kind);
   } else if (status === 0 || status >= 500) {
     outbox.isOffline = true;
     outbox.tell();
@@ -260,7 +263,7 @@ hand.addEventListener("gone", () => {
 async function readFigures() {
   const before = nEvents;
   try {
-    const response = await fetch("/api/v1/me/statistics");
+    const response = await fetch("/api/v1/me/statistics", { headers: { "X-Annotator": root.dataset.user } });
     if (!response.ok) return;
     const said = await response.json();
     if (nEvents !== before || outbox.unsent.length) {

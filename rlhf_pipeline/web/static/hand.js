@@ -7,8 +7,9 @@ const TRY_AGAIN = 2_000;
 
 /** Tells by events: `dealt` (cards came), `empty` (none are left, and why), `trouble` (no answer), `gone` (another tab judged a card). */
 export class Hand extends EventTarget {
-  constructor(unsentCards) {
+  constructor(user, unsentCards) {
     super();
+    this.user = user;
     this.cards = []; // ahead of the one that is shown
     this.shown = null;
     this.judged = new Set(); // assignment ids, whether or not their votes arrived yet
@@ -62,8 +63,8 @@ export class Hand extends EventTarget {
     try {
       const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
       const asked = Date.now();
-      const response = await post("/api/v1/assignments:lease", { n });
-      if (!response.ok) throw new Refused(response.status);
+      const response = await this.post("/api/v1/assignments:lease", { n });
+      if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => null))?.type);
       const told = Date.parse(response.headers.get("Date") ?? "");
       // The header counts whole seconds; a clock that is right within some is left alone.
       const skew = told + 500 - (asked + Date.now()) / 2;
@@ -71,7 +72,8 @@ export class Hand extends EventTarget {
       const lease = await response.json();
       isMore = this.take(lease) > 0 && lease.cards.length === n;
     } catch (error) {
-      this.dispatchEvent(new CustomEvent("trouble", { detail: { status: error instanceof Refused ? error.status : 0 } }));
+      const { status, kind } = error instanceof Refused ? error : { status: 0 };
+      this.dispatchEvent(new CustomEvent("trouble", { detail: { status, kind } }));
       this.timer = setTimeout(() => this.refill(), TRY_AGAIN);
     } finally {
       this.isLeasing = false;
@@ -106,7 +108,7 @@ export class Hand extends EventTarget {
   /** Prolong all leases: somebody looks at a card. */
   async extend() {
     try {
-      const response = await post("/api/v1/assignments:extend");
+      const response = await this.post("/api/v1/assignments:extend");
       if (response.ok && this.rules) {
         const until = new Date(Date.now() + this.skew + this.rules.lease_minutes * 60_000).toISOString();
         for (const card of [this.shown, ...this.cards]) if (card) card.leased_until = until;
@@ -120,10 +122,16 @@ export class Hand extends EventTarget {
   release() {
     for (const card of [this.shown, ...this.cards]) {
       if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id)) continue;
-      post(`/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`, undefined, { keepalive: true }).catch(() => {});
+      this.post(`/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`, undefined, { keepalive: true }).catch(() => {});
     }
     if (this.shown) this.say({ what: "left", id: this.shown.assignment_id });
     this.cards = [];
+  }
+
+  /** For this user, whoever else logged in by another tab meanwhile. */
+  post(path, body, more = {}) {
+    const headers = { "X-Annotator": this.user, ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
+    return fetch(path, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body), ...more });
   }
 
   say(message) {
@@ -149,13 +157,9 @@ export class Hand extends EventTarget {
 }
 
 class Refused extends Error {
-  constructor(status) {
+  constructor(status, kind) {
     super(`status ${status}`);
     this.status = status;
+    this.kind = kind;
   }
-}
-
-export function post(path, body, more = {}) {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
-  return fetch(path, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body), ...more });
 }

@@ -2,7 +2,8 @@
 //
 // An entry is written down before it is sent and struck out when it is answered, so a dead network, a closed tab or a reload loses none;
 // each carries its idempotency key, so that sending it twice makes one vote. They are sent in the order in which they were cast, by one
-// tab at a time. An entry that changes another one (`after`) learns that one's vote id from its answer.
+// tab at a time; one that the server does not take now lets the others pass and is tried again. An entry that changes another one
+// (`after`) goes after it and learns that one's vote id from its answer.
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
@@ -10,6 +11,7 @@ const SHORTEST_WAIT = 500; // milliseconds
 const LONGEST_WAIT = 15_000;
 const TIMEOUT = 20_000;
 const ANSWERS_KEPT = 3_600_000;
+const OTHER_LOGIN = "urn:rlhf:problem:other_login";
 
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
@@ -27,7 +29,10 @@ export class Outbox extends EventTarget {
     this.others = 0; // of other logins on this device
     this.isOffline = false;
     this.needsLogin = false;
+    this.isOtherLogin = false; // somebody else is logged in, by another tab
+    this.reason = null; // why entries wait, where it is neither the network nor the login
     this.isDurable = true;
+    this.aside = new Map(); // key -> reason: not taken now, tried again when the time comes
     this.draining = null;
     this.wait = 0;
     this.timer = 0;
@@ -39,11 +44,12 @@ export class Outbox extends EventTarget {
   async open() {
     try {
       this.store = await Shelf.open();
+      await this.look();
     } catch {
       this.store = new Pocket();
       this.isDurable = false;
+      await this.look();
     }
-    await this.look();
     this.dispatchEvent(new Event("opened"));
     this.hurry();
   }
@@ -65,7 +71,7 @@ export class Outbox extends EventTarget {
     } catch {
       // The disk is full or refused: the entry lives as long as this tab.
       this.isDurable = false;
-      const pocket = new Pocket();
+      const pocket = new Pocket(this.store);
       for (const one of this.unsent) await pocket.put(one);
       this.store = pocket;
       this.tell();
@@ -76,8 +82,25 @@ export class Outbox extends EventTarget {
   /** Try now, whatever went wrong before. */
   hurry() {
     clearTimeout(this.timer);
+    this.timer = 0;
     this.wait = 0;
+    this.aside.clear();
     this.drain();
+  }
+
+  /** The server knows this login (again). */
+  welcome() {
+    if (!this.needsLogin) return;
+    this.needsLogin = this.isOtherLogin = false;
+    this.tell();
+    this.hurry();
+  }
+
+  /** The server asks for a login, or for another one. */
+  refuseLogin(kind) {
+    this.needsLogin = true;
+    this.isOtherLogin = kind === OTHER_LOGIN;
+    this.tell();
   }
 
   drain() {
@@ -86,10 +109,15 @@ export class Outbox extends EventTarget {
       return this.draining;
     }
     this.again = false;
-    this.draining = this.alone(() => this.sendAll()).finally(() => {
-      this.draining = null;
-      if (this.again) this.drain();
-    });
+    this.draining = this.alone(() => this.sendAll())
+      .catch((error) => {
+        this.reason = broken(error);
+        this.later(0, false);
+      })
+      .finally(() => {
+        this.draining = null;
+        if (this.again) this.drain();
+      });
     return this.draining;
   }
 
@@ -101,18 +129,28 @@ export class Outbox extends EventTarget {
   async sendAll() {
     for (;;) {
       await this.refresh();
-      const entry = this.unsent[0];
-      if (!entry) return;
-      if (!(await this.send(entry))) return;
+      const waiting = new Set(this.unsent.map((one) => one.key));
+      const entry = this.unsent.find((one) => !this.aside.has(one.key) && !waiting.has(one.after));
+      if (!entry) break;
+      try {
+        if (!(await this.send(entry))) return;
+      } catch (error) {
+        this.aside.set(entry.key, broken(error)); // its place on the device failed: what was sent is sent again under its key
+      }
     }
+    const stuck = this.unsent.find((one) => this.aside.has(one.key));
+    this.reason = stuck ? this.aside.get(stuck.key) : null;
+    if (stuck && !this.timer) this.later(0, false); // votes that are cast meanwhile do not put it off
+    else this.tell();
   }
 
   /** What another tab sent meanwhile is done; what it added is ours to send too. */
   async refresh() {
+    const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew)); // written down after the shelf was read, some are new no more
     const all = await this.store.entries();
     const known = new Set(all.map((entry) => entry.key));
     const mine = all.filter((entry) => entry.user === this.user);
-    const writing = this.unsent.filter((entry) => !known.has(entry.key) && !entry.isDone && entry.isNew);
+    const writing = this.unsent.filter((entry) => !known.has(entry.key) && !entry.isDone && (entry.isNew || wasWriting.has(entry)));
     this.unsent = [...mine, ...writing];
     this.others = all.length - mine.length;
     this.tell();
@@ -131,7 +169,7 @@ export class Outbox extends EventTarget {
     try {
       response = await fetch(VOTES, {
         method: "POST",
-        headers: { "Content-Type": "application/json", "Idempotency-Key": entry.key },
+        headers: { "Content-Type": "application/json", "Idempotency-Key": entry.key, "X-Annotator": entry.user },
         body: JSON.stringify({ ...entry.body, supersedes }),
         signal: AbortSignal.timeout(TIMEOUT),
       });
@@ -141,23 +179,30 @@ export class Outbox extends EventTarget {
     }
     const answer = await response.json().catch(() => null);
     if (response.status === 201 && answer) {
-      this.isOffline = this.needsLogin = false;
-      this.wait = 0;
+      this.isOffline = this.needsLogin = this.isOtherLogin = false;
+      if (!this.aside.size) this.wait = 0;
       await this.store.keepAnswer(entry.key, answer.vote_id, Date.now() - ANSWERS_KEPT);
       await this.strike(entry, "recorded", { vote: answer });
       return true;
     }
     if (response.status === 401 || response.status === 403) {
-      this.needsLogin = true;
+      this.refuseLogin(answer?.type);
       this.later(0, false);
       return false;
     }
     const retryAfter = Number(response.headers.get("Retry-After"));
     if (response.status >= 500 || response.status === 429 || response.status === 408 || retryAfter || !answer) {
+      if (response.status < 500) this.reason = answer?.detail ?? `The server answers with status ${response.status}.`;
       this.later(retryAfter * 1000 || 0, response.status >= 500);
       return false;
     }
-    await this.strike(entry, "refused", { status: response.status, problem: answer });
+    if (response.status === 409 || response.status === 422) {
+      // For what the vote is: sending it again would change nothing. Of all else nobody knows that, and the vote is kept.
+      await this.strike(entry, "refused", { status: response.status, problem: answer });
+    } else {
+      this.isOffline = this.needsLogin = this.isOtherLogin = false;
+      this.aside.set(entry.key, answer.detail ?? `The server answers with status ${response.status}.`);
+    }
     return true;
   }
 
@@ -174,12 +219,18 @@ export class Outbox extends EventTarget {
     this.isOffline = isOffline;
     this.wait = Math.min(LONGEST_WAIT, Math.max(SHORTEST_WAIT, this.wait * 2));
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.drain(), Math.max(milliseconds, this.wait * (0.75 + Math.random() / 2)));
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.aside.clear();
+      this.drain();
+    }, Math.max(milliseconds, this.wait * (0.75 + Math.random() / 2)));
     this.tell();
   }
 
   heard({ what, entry, more }) {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
+    // All tabs send one cookie: who is logged in for that one is for this one.
+    if (entry.user === this.user && what === "recorded") this.needsLogin = this.isOtherLogin = false;
     this.tell();
     if (entry.user === this.user) this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: false } }));
   }
@@ -227,15 +278,20 @@ class Shelf {
     return found ? found.vote_id : null;
   }
 
+  /** And let go of those from `before`, but for what an entry of any login still waits to change. */
   async keepAnswer(key, vote_id, before) {
-    const transaction = this.database.transaction("answers", "readwrite");
+    const transaction = this.database.transaction(["answers", "entries"], "readwrite");
     const answers = transaction.objectStore("answers");
     answers.put({ key, vote_id, at: Date.now() });
-    const cursor = answers.openCursor();
-    cursor.onsuccess = () => {
-      if (!cursor.result) return;
-      if (cursor.result.value.at < before) cursor.result.delete();
-      cursor.result.continue();
+    const waiting = transaction.objectStore("entries").getAll();
+    waiting.onsuccess = () => {
+      const wanted = new Set(waiting.result.map((entry) => entry.after));
+      const cursor = answers.openCursor();
+      cursor.onsuccess = () => {
+        if (!cursor.result) return;
+        if (cursor.result.value.at < before && !wanted.has(cursor.result.key)) cursor.result.delete();
+        cursor.result.continue();
+      };
     };
     return finished(transaction);
   }
@@ -243,9 +299,10 @@ class Shelf {
 
 /** In memory, where the browser gives no place on the device. */
 class Pocket {
-  constructor() {
+  constructor(before = null) {
     this.kept = new Map();
     this.answers = new Map();
+    this.before = before; // where answers were kept until now
   }
 
   async entries() {
@@ -262,12 +319,17 @@ class Pocket {
   }
 
   async answer(key) {
-    return this.answers.get(key) ?? null;
+    return this.answers.get(key) ?? (await this.before?.answer(key)) ?? null;
   }
 
   async keepAnswer(key, vote_id) {
     this.answers.set(key, vote_id);
   }
+}
+
+function broken(error) {
+  if (!(error instanceof DOMException)) reportError(error); // a bug, and tried again all the same
+  return `This browser's storage failed (${error?.name ?? error}).`;
 }
 
 function done(request) {

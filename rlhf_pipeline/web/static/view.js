@@ -153,15 +153,17 @@ export class View {
     this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
   }
 
-  paintOutbox({ unsent, others, isOffline, needsLogin, isDurable }) {
+  paintOutbox({ unsent, others, isOffline, needsLogin, isOtherLogin, reason, isDurable }) {
     const badge = this.at("outbox");
     badge.hidden = unsent === 0;
     badge.textContent = `${unsent} unsent`;
-    badge.classList.toggle("waiting", isOffline || needsLogin);
+    badge.classList.toggle("waiting", isOffline || needsLogin || reason !== null);
     const lines = [];
     const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
-    if (needsLogin) lines.push(`You are logged out, or may not vote any more: ${waiting}. Log in again and they are sent.`);
+    if (isOtherLogin) lines.push(`Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`);
+    else if (needsLogin) lines.push(`You are logged out, or may not vote any more: ${waiting}. Log in again and they are sent.`);
     else if (isOffline) lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
+    else if (reason && unsent) lines.push(`${waiting} and will be tried again. ${reason}`);
     if (!isDurable && unsent) lines.push("This browser keeps nothing on the device: do not close the tab before they are sent.");
     if (others) lines.push(`${others} unsent ${others === 1 ? "vote" : "votes"} of another login wait on this device until they log in here.`);
     const banner = this.at("banner");

@@ -3,6 +3,8 @@
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -267,6 +269,18 @@ def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
     assert (second.stated_confidence, second.details) == (None, None)
 
 
+def test_before_the_first_start_of_the_web_app_cards_are_dealt_by_a_seed_that_nobody_knows(rlhf, store, ann):
+    store.assignments.offer(published(store, 2), overlap=1)
+    assert store.rules.latest() == (0, AnnotationRules())
+    rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
+    version, drawn = store.rules.latest()
+    assert (version, drawn.model_copy(update={"seed": 0})) == (1, AnnotationRules(seed=0))
+    assert drawn.seed > 0
+    rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
+    store.rules.draw_seed()
+    assert store.rules.latest() == (1, drawn)
+
+
 def test_the_checks_are_those_of_the_page(rlhf, store, ann):
     rlhf("rules", "set", "requires_reason=true")
     store.assignments.offer(published(store, 1), overlap=1)
@@ -335,3 +349,45 @@ def tamper(home: Path, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
     connection.close()
+
+
+def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line_is_found(rlhf, store, home, tmp_path):
+    """Retention: what docs/operations.md says to run where there is no database."""
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    script = re.search(r"```python\n(import hashlib, json\n.*?)```", text, re.DOTALL).group(1)
+    published(store, 3)
+    for name in ("Ann", "Zoë"):
+        rlhf("users", "add", f"{name.encode('ascii', 'ignore').decode().lower()}@example.org", "--name", name, "--role", "annotator")
+    rlhf("audit", "anchor")
+    rlhf("audit", "export", "--out", tmp_path / "audit.jsonl")
+    (tmp_path / "audit_anchors.jsonl").write_bytes((home / "audit_anchors.jsonl").read_bytes())
+
+    def run():
+        return subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    whole = run()
+    assert (whole.returncode, whole.stdout) == (0, f"{store.audit.verify()} links hold\n")
+    lines = (tmp_path / "audit.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "audit.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
+    assert "the chain is not the one of" in run().stderr
+    changed = lines[1].replace('"actor":', '"actor": "somebody", "was":', 1)
+    assert changed != lines[1]
+    (tmp_path / "audit.jsonl").write_text("".join([lines[0], changed, *lines[2:]]), encoding="utf-8")
+    assert "was changed" in run().stderr
+
+
+@pytest.mark.parametrize("what", ["votes", "tuples", "comparisons"])
+def test_no_export_names_a_person(rlhf, store, tmp_path, what):
+    """People of the web app are known to files by their ids alone."""
+    rlhf("init")
+    ids = published(store, 2)
+    ann = store.users.add(email="ann.secretly@example.org", name="Ann Verysecret", roles=[Role.ANNOTATOR], actor="test")
+    said = {"annotator_kind": "human", "choice": "a", "strength": 2, "reason": "clear", "voted_at": datetime.now(UTC), "origin": "page"}
+    for c in ids:
+        store.votes.cast(NewVote(comparison_id=c, annotator_id=ann.user_id, idempotency_key=c, **said))
+    rlhf("export", what, "--out", tmp_path / "out.jsonl")
+    text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    assert ids[0] in text
+    assert "secretly" not in text
+    assert "Verysecret" not in text
+    assert what != "votes" or ann.user_id in text

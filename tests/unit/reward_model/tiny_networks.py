@@ -11,11 +11,11 @@ WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def save_tiny_bert(folder: Path, *, seed: int = 0, positions: int = 32) -> Path:
-    """An encoder of two layers and 16 dimensions over whole words; texts of up to `positions` tokens."""
+def save_tiny_bert(folder: Path, *, seed: int = 0, positions: int = 32, distilled: bool = False) -> Path:
+    """An encoder of two layers and 16 dimensions over whole words; texts of up to `positions` tokens. `distilled`: a DistilBERT."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, PreTrainedTokenizerFast
 
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS, *(str(n) for n in range(60))])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -24,6 +24,10 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, positions: int = 32) -> Path:
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
     torch.manual_seed(seed)
+    if distilled:
+        shape = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": positions}
+        DistilBertModel(DistilBertConfig(vocab_size=len(vocabulary), **shape)).save_pretrained(folder)
+        return folder
     config = BertConfig(
         vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=positions,

@@ -140,6 +140,37 @@ def test_what_people_are_and_said_is_refused_by_an_older_version_and_kept(store,
     store.votes.cast(make_vote("c1"))
 
 
+IMPORTED = {
+    "imports": ("1 rows of imports", lambda store, comparisons, vote: _insert(store, "imports")),
+    "replays": ("1 rows of replays", lambda store, comparisons, vote: _insert(store, "replays")),
+    "where it came from": (
+        "3 comparisons with source, 3 comparisons with gold",
+        lambda store, comparisons, vote: store.comparisons.publish(
+            comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON
+        ),
+    ),
+    "undated": ("1 votes without a time", lambda store, comparisons, vote: store.votes.cast(vote(voted_at=None, origin="import"))),
+    "task": ("1 votes with task_id", lambda store, comparisons, vote: store.votes.cast(vote(task_id="t"))),
+}
+
+
+@pytest.mark.parametrize(("names", "write"), IMPORTED.values(), ids=IMPORTED)
+@pytest.mark.parametrize("version", ["0003", "0001"])
+def test_what_was_imported_is_refused_by_an_older_version_and_kept(store, make_comparisons, make_vote, names, write, version):
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    write(store, make_comparisons, make_vote)
+    before = _sums(store)
+    with pytest.raises(StoreError, match=f"0003 cannot hold .*since: {names}\\. Nothing was changed.*`rlhf export votes`"):
+        migrations.downgrade(store.database, version)
+    assert migrations.current(store.database) == migrations.HEAD
+    assert _sums(store) == before
+
+
+def _insert(store: Store, table: str) -> None:
+    with store.database.writing() as connection:
+        store.database.insert(connection, metadata.tables[table], [OTHERS[table]])
+
+
 def _deal(store: Store) -> None:
     store.assignments.offer(["c0"], overlap=1)
     assert store.assignments.deal("ann", 1, AnnotationRules())
@@ -163,9 +194,8 @@ def fill(store, make_comparisons, make_predictions, make_vote, make_event):
         )
         store.completions_cache.put_many({"k": "text"})
         store.heartbeats.beat("run-1", pid=1, host="h", job="retraining")
-        for table, values in OTHERS.items():
-            with store.database.writing() as connection:
-                store.database.insert(connection, metadata.tables[table], [values])
+        for table in OTHERS:
+            _insert(store, table)
 
     return write
 

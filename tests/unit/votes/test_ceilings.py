@@ -75,6 +75,22 @@ def test_what_is_shown_is_between_the_bounds_where_comparisons_differ():
     assert everything["estimate_low"] <= 0.79 <= everything["estimate_high"]
 
 
+@pytest.mark.parametrize(("easy", "hard"), [((0.95, 2), (0.55, 10)), ((0.95, 10), (0.55, 2)), ((0.9, 3), (0.6, 5)), ((0.95, 2), (0.6, 3))])
+def test_who_is_asked_more_often_counts_more_often(easy: tuple[float, int], hard: tuple[float, int]):
+    """Half of the comparisons are easy, half hard, and how many people judge one depends on which it is."""
+    rng, n = np.random.default_rng(1), 3000
+    (p, each), is_easy = np.array([hard, easy]).T, np.arange(n) % 2
+    which = np.repeat(np.arange(n), each[is_easy].astype(int))
+    is_a = (rng.random(len(which)) < p[is_easy][which]) ^ (rng.random(n) < 0.5)[which]
+    nth = np.arange(len(which)) - np.searchsorted(which, which)
+    votes = votes_of(which, nth, np.where(is_a, "a", "b"), prompt=which)
+    truth = p[is_easy][which].mean()
+    row = ceilings(votes).iloc[0]
+    assert row["at_least"] <= truth <= row["at_most"]
+    assert row["estimate_low"] <= truth <= row["estimate_high"]
+    assert row["estimate"] == pytest.approx(truth, abs=0.04)
+
+
 def test_all_of_one_mind_is_no_certainty():
     shown = shown_ceiling(flipped(10, 5, 0.0))
     assert shown is not None

@@ -6,7 +6,7 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.simulation.annotators import SimulatedAnnotator
 from rlhf_pipeline.votes import agreement, by_people, gold_ceiling, noise_ceiling
-from rlhf_pipeline.votes.consensus import CONSENSUS, METHODS, ConsensusParams, adjudication, consensus
+from rlhf_pipeline.votes.consensus import CONSENSUS, WEIGHINGS, ConsensusParams, adjudication, consensus
 
 
 def votes(*cast: tuple[str, str, str, int | None], kind: str = "human", repeat_of: str | None = None, first_seq: int = 1) -> pd.DataFrame:
@@ -75,12 +75,12 @@ def test_machines_skips_and_repeats_are_not_counted():
     pd.testing.assert_frame_equal(consensus(pd.concat([people, machine, repeat])), consensus(people))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WEIGHINGS)
 def test_no_votes_are_the_empty_frame(method):
     pd.testing.assert_frame_equal(consensus(votes(), method), CONSENSUS.empty())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WEIGHINGS)
 def test_the_order_of_votes_changes_nothing(method):
     rng = np.random.default_rng(1)
     cast = votes(*((f"c{i % 40}", f"w{i // 40}", str(rng.choice(["a", "b", "tie", "both_bad"])), None) for i in range(200)))
@@ -102,6 +102,14 @@ def test_adjudication_lists_what_is_disputed_the_most_even_first():
         ("alone", "x", "a", 1),
     )  # fmt: skip
     assert adjudication(consensus(cast))["comparison_id"].tolist() == ["three ways", "split", "leaning"]
+
+
+def test_shares_that_differ_by_rounding_alone_are_equal_in_adjudication():
+    """Of mirrored votes a model says p and 1 - p, and their shares differ in the last bit: the next key decides."""
+    frame = consensus(votes(*((c, who, side, 1) for c in ("c0", "c1", "c2", "c3") for who, side in (("x", "a"), ("y", "b")))))
+    mirrored = [1 - 0.41, 0.59] * 2
+    assert mirrored[0] != mirrored[1]
+    assert adjudication(frame.assign(share=mirrored))["comparison_id"].tolist() == ["c0", "c1", "c2", "c3"]
 
 
 def test_the_interval_covers_the_share_of_a_crowd():
@@ -131,7 +139,7 @@ def test_more_votes_find_the_truth_more_often_and_strength_helps():
 
     cast = votes(*cast)
     alone = accuracy(consensus(cast[cast["annotator_id"] == "w0"]))
-    majority, weighted = (accuracy(consensus(cast, method)) for method in METHODS)
+    majority, weighted = (accuracy(consensus(cast, method)) for method in WEIGHINGS)
     assert alone + 0.03 < majority < weighted
 
 

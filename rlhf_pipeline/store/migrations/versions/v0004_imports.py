@@ -5,6 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import content_id
 from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics
 
@@ -60,11 +61,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Undated votes cannot be kept by the older tables: refused, not dropped."""
+    """Refused while there is anything that the older tables cannot hold: none is dropped."""
     bind = op.get_bind()
-    undated = bind.execute(sa.text("SELECT count(*) FROM votes WHERE voted_at IS NULL")).scalar_one()
-    if undated:
-        raise RuntimeError(f"{undated} votes have no time, which version 0003 cannot hold. Stay at this version.")
+    held = _held()
+    if held:
+        raise StoreError(
+            f"Version 0003 cannot hold what was imported since: {', '.join(held)}. Nothing was changed. Stay at this version; to go on with "
+            "an older package, export with `rlhf export votes`, `comparisons` and `tuples`."
+        )
     op.drop_table("replays")
     op.drop_table("imports")
     _change_votes(before=_votes(dated=False), nullable=False)
@@ -78,6 +82,19 @@ def downgrade() -> None:
     for name in reversed(NEW_IN_COMPARISONS):
         op.drop_column("comparisons", name)
     v0003_planner_statistics.upgrade()
+
+
+def _held() -> list[str]:
+    """`1 rows of imports`, `7 comparisons with source`, …: what a way down would lose. Pair keys are made again on the way up."""
+    bind = op.get_bind()
+    rows = [(f"rows of {table}", f"SELECT count(*) FROM {table}") for table in ("imports", "replays")]
+    named = [name for name in NEW_IN_COMPARISONS if name != "pair_key"]
+    said = [(f"comparisons with {name}", f"SELECT count(*) FROM comparisons WHERE {name} IS NOT NULL") for name in named]
+    replayed = ("replayed predictions", "SELECT count(*) FROM predictions WHERE is_replayed")
+    task = ("votes with task_id", "SELECT count(*) FROM votes WHERE task_id IS NOT NULL")
+    undated = ("votes without a time", "SELECT count(*) FROM votes WHERE voted_at IS NULL")
+    counted = [(bind.execute(sa.text(asked)).scalar_one(), what) for what, asked in (*rows, *said, replayed, task, undated)]
+    return [f"{n:,} {what}" for n, what in counted if n]
 
 
 def _fill_pair_keys() -> None:

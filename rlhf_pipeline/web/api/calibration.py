@@ -1,0 +1,56 @@
+"""Calibrators over time, and predictions beside the votes that came after them. Knows requests; what is told is `web.calibration`'s."""
+
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from rlhf_pipeline.records import Text
+from rlhf_pipeline.web import calibration
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.calibration import ProbedPair, ProbeOut
+from rlhf_pipeline.web.calibration_log import CalibrationOut
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.probing import Asked
+from rlhf_pipeline.web.schemas import Page
+
+router = api_router("calibration")
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+WAIT_S = 5.0  # for a count, then the caller is asked to come again
+
+RewardModel = Annotated[Text | None, Query(max_length=200, description="name@version; default the one that predicted last")]
+Calibrator = Annotated[Text | None, Query(max_length=200, description="method@version, as predictions name it; default all of that model")]
+Bin = Annotated[float, Query(ge=0.5, le=1, alias="bin", description="a stated confidence: the bin in which it lies")]
+
+
+@router.get("/calibrations")
+def read_all(site: AnySite, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[CalibrationOut]:
+    """Every calibrator there was, with what it changed, and the reports that were imported; the last fitted first."""
+    return calibration.page(site, cursor=cursor, limit=limit)
+
+
+@router.get("/calibrations/probe")
+def probe(site: AnySite, _: Reader, reward_model: RewardModel = None, calibrator: Calibrator = None) -> ProbeOut:
+    """A reliability diagram of predictions that were made before their votes: stated confidence against the share that was right, with counts
+    and Wilson intervals. Of a model with more than ten thousand votes, the newest ones."""
+    found = calibration.probe_of(site, Asked(reward_model, calibrator), wait_s=WAIT_S)
+    if found is None:
+        raise calibration.being_counted()
+    return found
+
+
+@router.get("/calibrations/probe/pairs", responses=documented(404))
+def pairs(
+    site: AnySite,
+    principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))],
+    value: Bin,
+    reward_model: RewardModel = None,
+    calibrator: Calibrator = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[ProbedPair]:
+    """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first. Not for people whose roles let them vote."""
+    asked = Asked(reward_model, calibrator)
+    return calibration.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[1]

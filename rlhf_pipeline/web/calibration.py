@@ -1,0 +1,184 @@
+"""How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count of `web.probing` and what each reader may
+see; knows no route."""
+
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation.probe import bin_of, pairs_in
+from rlhf_pipeline.records import CalibrationMetrics, Choice, Interval, ReliabilityBin
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.calibration_log import CalibrationOut
+from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.probing import Asked, Probed
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+from rlhf_pipeline.web.schemas import Page
+from rlhf_pipeline.web.site import Site
+
+
+class ProbeOut(BaseModel):
+    """Predictions that were made before their votes, beside these. Nulls and no bins where there is nothing to judge yet."""
+
+    reward_model: str | None = Field(description="null before the first prediction")
+    calibrator: str | None = Field(description="method@version where one was asked for; null: of all through which it predicted")
+    n_votes: int = Field(description="votes for a side that met a prediction")
+    n_comparisons: int
+    newest_only: bool = Field(description="it has more votes: these are the newest ones")
+    accuracy: Interval | None
+    noise_ceiling: Interval | None = Field(description="of the same comparisons; null where nobody knows it")
+    ece: Interval | None
+    ece_debiased: Interval | None
+    slope: Interval | None
+    brier: Interval | None
+    bins: list[ReliabilityBin]
+    counted_at: datetime
+    is_current: bool = Field(description="false: of counted_at, and more was cast or published since; it is being counted again")
+
+
+class ProbedPair(BaseModel):
+    """A vote that met a prediction; what a token may not read is null."""
+
+    comparison_id: str
+    seq: int
+    p_raw: float = Field(description="P(a preferred) by the reward model")
+    p_calibrated: float = Field(description="the same after calibration, as it was served")
+    prompt: str | None = Field(description="for comparisons.read, as both completions")
+    completion_a: str | None
+    completion_b: str | None
+    choice: Choice | None = Field(description="for votes.read, as annotator, strength and wrong")
+    strength: int | None
+    annotator_id: str | None
+    wrong: bool | None = Field(description="the vote went against the higher score")
+
+
+def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
+    """The whole log, the last fitted first."""
+    found = site.store.calibrations.places(before=_place(cursor), limit=limit)
+    following = None
+    if len(found) == limit:
+        fitted_at, reward_model, version = found[-1]
+        following = cursor_of(fitted_at.isoformat(), reward_model, version)
+    return Page(
+        items=site.calibrations.told([(reward_model, version) for _, reward_model, version in found], _champion(site)), next=following
+    )
+
+
+def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
+    """Raises Problem 404 for one that is not in the log."""
+    found = site.calibrations.told([(reward_model, version)], _champion(site))
+    if not found:
+        raise Problem(404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found")
+    return found[0]
+
+
+def _champion(site: Site) -> str | None:
+    champion = site.store.promotions.champion(f"{site.settings.project}.reward_model")
+    return None if champion is None else f"{champion.model_name}@{champion.version}"
+
+
+def probe_of(site: Site, asked: Asked, *, wait_s: float) -> ProbeOut | None:
+    """None where it is being counted for the first time and takes longer."""
+    probed = site.probing.found(asked, wait_s=wait_s)
+    return None if probed is None else _probe(asked, probed)
+
+
+def pairs(
+    site: Site, principal: Principal, asked: Asked, value: float, *, cursor: str | None, limit: int, wait_s: float
+) -> tuple[ReliabilityBin, Page[ProbedPair]]:
+    """The votes behind the bin of a stated confidence, the wrongly predicted first, and that bin.
+
+    Raises Problem 403 for people whose roles let them vote, 404 where no vote lies there, 503 where it is being counted.
+    """
+    refuse_who_votes(principal)
+    place = place_of(cursor, int, int)
+    probed = site.probing.found(asked, wait_s=wait_s)
+    if probed is None:
+        raise being_counted()
+    try:
+        wanted = bin_of(() if probed.probe is None else probed.probe.bins, value)
+    except NotEnoughData as none:
+        raise Problem(404, str(none), kind="empty_bin") from none
+    assert probed.judged is not None  # where there are bins
+    rows = pairs_in(probed.judged, wanted)
+    if place is not None:
+        is_right = (~rows["wrong"]).astype(int)
+        rows = rows[(is_right > place[0]) | ((is_right == place[0]) & (rows["seq"] > place[1]))]
+    shown = rows.head(limit)
+    following = cursor_of(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1])) if len(rows) > limit else None
+    return wanted, Page(items=_pairs(site, principal, shown), next=following)
+
+
+def refuse_who_votes(principal: Principal) -> None:
+    """Raises Problem 403 for people whose roles let them vote."""
+    if principal.user.kind == "person" and not principal.sees_others_votes:
+        raise Problem(
+            403,
+            "Your roles let you vote, and whoever votes judges blind: what the model said of a comparison is not shown. Look under an account "
+            "without a role that votes.",
+            kind="blind",
+        )
+
+
+def being_counted() -> Problem:
+    return Problem(
+        503, "The predictions are being counted beside their votes. Ask again in a moment.", kind="being_counted", headers=RETRY_SOON
+    )
+
+
+def _place(cursor: str | None) -> tuple[datetime, str, int] | None:
+    place = place_of(cursor, str, str, int)
+    if place is None:
+        return None
+    try:
+        fitted_at = datetime.fromisoformat(place[0])
+        fitted_at.utctimetuple()
+        if fitted_at.tzinfo is not None and abs(place[2]) < 2**31:
+            return fitted_at, place[1], place[2]
+    except (ValueError, OverflowError):
+        pass
+    wrong = [("query.cursor", "is no cursor")]
+    raise Problem(422, "cursor is not one of this list. Send `next` of an earlier page, or leave it out.", kind="invalid", errors=wrong)
+
+
+def _probe(asked: Asked, probed: Probed) -> ProbeOut:
+    found = probed.probe
+    metrics: CalibrationMetrics | None = None if found is None else found.metrics
+    return ProbeOut(
+        reward_model=probed.reward_model,
+        calibrator=asked.calibrator,
+        n_votes=0 if found is None else found.n_votes,
+        n_comparisons=0 if found is None else found.n_comparisons,
+        newest_only=probed.is_cut,
+        accuracy=None if metrics is None else metrics.accuracy,
+        noise_ceiling=None if found is None else found.noise_ceiling,
+        ece=None if metrics is None else metrics.ece_equal_mass,
+        ece_debiased=None if metrics is None else metrics.ece_debiased,
+        slope=None if metrics is None else metrics.slope,
+        brier=None if metrics is None else metrics.brier,
+        bins=[] if found is None else list(found.bins),
+        counted_at=probed.counted_at,
+        is_current=probed.is_current,
+    )
+
+
+def _pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
+    may_read, may_see_votes = principal.may(Permission.COMPARISONS_READ), principal.may(Permission.VOTES_READ)
+    texts = site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
+    return [_pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes) for row in rows.itertuples()]
+
+
+def _pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
+    strength = None if pd.isna(row.strength) else int(row.strength)
+    said = {"choice": row.choice, "strength": strength, "annotator_id": row.annotator_id, "wrong": bool(row.wrong)}
+    return ProbedPair(
+        comparison_id=row.comparison_id,
+        seq=int(row.seq),
+        p_raw=float(row.p_raw),
+        p_calibrated=float(row.p_calibrated),
+        **{name: None if texts is None else getattr(texts, name) for name in ("prompt", "completion_a", "completion_b")},
+        **(said if may_see_votes else dict.fromkeys(said)),
+    )

@@ -1,0 +1,116 @@
+"""The log of calibrators as it is shown, each report read once: they are long, and never change. Knows the store; knows no route."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.calibrations import LoggedCalibration
+from rlhf_pipeline.web.recent import Recent
+
+KEPT = 1000
+
+State = Literal["serving", "standby", "replaced", "refused", "imported"]
+
+
+class CalibrationOut(BaseModel):
+    """One calibrator as it was measured on the test split of its day, an accuracy beside its noise ceiling."""
+
+    reward_model: str = Field(description="name@version")
+    version: int = Field(description="of the entry, among those of its reward model")
+    calibrator_version: int | None = Field(description="the number it had where it was made: of an imported one, not this project's")
+    method: str = Field(description="none where nothing helped")
+    state: State = Field(
+        description="serving: the champion predicts through it; standby: its model would; replaced: by a later one; refused: it predicted worse "
+        "than the one there was, and never served; imported: a report alone, nothing can predict through it"
+    )
+    fitted_at: datetime
+    n_fit: int = Field(description="pairs it was fitted on")
+    n: int = Field(description="comparisons it was measured on")
+    ece_raw: Interval = Field(description="expected calibration error before, bins of equal weight; noise alone adds to it")
+    ece_calibrated: Interval
+    ece_debiased_raw: Interval | None = Field(description="without what noise adds; null in entries of before it was measured")
+    ece_debiased_calibrated: Interval | None
+    slope_raw: Interval | None = Field(description="1 is calibrated, below overconfident")
+    slope_calibrated: Interval | None
+    accuracy: Interval
+    noise_ceiling: Interval | None = Field(description="what a perfect model would reach on the same votes; null where nobody knows it")
+
+
+@dataclass(frozen=True)
+class _Known:
+    is_imported: bool
+    may_serve: bool
+    told: CalibrationOut  # as if it stood by
+
+
+class CalibrationLog:
+    """Whatever was read of it in this process."""
+
+    def __init__(self, store: Store):
+        self._calibrations = store.calibrations
+        self._known = Recent[tuple[str, int], _Known](KEPT)
+
+    def told(self, keys: Sequence[tuple[str, int]], champion: str | None) -> list[CalibrationOut]:
+        """Entries by reward model and version, as they stand now that `champion` is champion; unknown ones are left out."""
+        found = [(name, version, known) for name, version in keys if (known := self._entry(name, version)) is not None]
+        serving = {name: self._serving(name) for name in {name for name, _, _ in found}}
+        return [
+            known.told.model_copy(update={"state": _state(known, version == serving[name], is_champion=name == champion)})
+            for name, version, known in found
+        ]
+
+    def _serving(self, reward_model: str) -> int | None:
+        """The version that a model predicts through, as `Calibrations.latest` finds it."""
+        for version in self._calibrations.versions(reward_model):
+            known = self._entry(reward_model, version)
+            if known is not None and known.may_serve:
+                return version
+        return None
+
+    def _entry(self, reward_model: str, version: int) -> _Known | None:
+        known = self._known.get((reward_model, version))
+        if known is None:
+            entry = self._calibrations.entry(reward_model, version)
+            if entry is None:
+                return None
+            known = _Known(entry.is_imported, entry.report.may_serve, _told(entry))
+            self._known.put((reward_model, version), known)
+        return known
+
+
+def _state(known: _Known, is_newest: bool, *, is_champion: bool) -> State:
+    if known.is_imported:
+        return "imported"
+    if not known.may_serve:
+        return "refused"
+    if not is_newest:
+        return "replaced"
+    return "serving" if is_champion else "standby"
+
+
+def _told(entry: LoggedCalibration) -> CalibrationOut:
+    report = entry.report
+    raw, calibrated = report.raw, report.calibrated
+    return CalibrationOut(
+        reward_model=report.reward_model,
+        version=entry.version,
+        calibrator_version=report.calibrator_version,
+        method=report.method,
+        state="standby",
+        fitted_at=report.fitted_at,
+        n_fit=report.n_fit,
+        n=calibrated.n,
+        ece_raw=raw.ece_equal_mass,
+        ece_calibrated=calibrated.ece_equal_mass,
+        ece_debiased_raw=raw.ece_debiased,
+        ece_debiased_calibrated=calibrated.ece_debiased,
+        slope_raw=raw.slope,
+        slope_calibrated=calibrated.slope,
+        accuracy=calibrated.accuracy,
+        noise_ceiling=report.noise_ceiling,
+    )

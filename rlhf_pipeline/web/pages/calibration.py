@@ -1,0 +1,118 @@
+"""Calibration as a page: the calibrators there were, the reliability of what was served, and the votes behind each of its bins. Knows words and
+addresses; what is told is `web.calibration`'s."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.records import Text
+from rlhf_pipeline.store.calibrations import LoggedCalibration
+from rlhf_pipeline.web import calibration
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.calibration_log import CalibrationOut
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.drawings import diagram, steps
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
+from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.probing import Asked
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+router = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
+SHOWN = 20  # calibrators, and pairs
+DRAWN = 40  # calibrators of the drawing
+WAIT_S = 1.0  # for the first count, before the page comes without it
+
+ModelName = Annotated[Text | None, Query(max_length=200)]
+Version = Annotated[int | None, Query(ge=1, lt=2**31)]
+Bin = Annotated[float, Query(ge=0.5, le=1, alias="bin")]
+
+
+@router.get("/calibration")
+def read(
+    site: AnySite, request: Request, principal: Reader, model: ModelName = None, version: Version = None, cursor: Cursor = None
+) -> Response:
+    chosen = _chosen(site, model, version)
+    asked = _asked(model, chosen)
+    page = calibration.page(site, cursor=cursor, limit=SHOWN)
+    drawn = page.items if cursor is None and page.next is None else calibration.page(site, cursor=None, limit=DRAWN).items
+    probe = None if chosen is not None and chosen.is_imported else calibration.probe_of(site, asked, wait_s=WAIT_S)
+    return render(
+        "calibration.html",
+        request,
+        site,
+        principal,
+        page=page,
+        is_later=cursor is not None,
+        series=steps(drawn[::-1]),
+        chosen=None if chosen is None else calibration.entry(site, chosen.report.reward_model, chosen.version),
+        before=None if chosen is None else diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
+        after=None if chosen is None else diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
+        probe=probe,
+        served=None if probe is None or not probe.bins else diagram(probe.bins, probe.noise_ceiling),
+        pairs_at=_pairs_at(asked, model, version) if _may_list(principal) else None,
+    )
+
+
+@router.get("/calibration.csv")
+def download(site: AnySite, principal: Reader) -> Response:
+    rows = every(lambda cursor: calibration.page(site, cursor=cursor, limit=AT_ONCE))
+    return csv_of("calibration", list(CalibrationOut.model_fields), rows)
+
+
+@router.get("/calibration/pairs")
+def pairs(
+    site: AnySite,
+    request: Request,
+    principal: Asker,
+    value: Bin,
+    model: ModelName = None,
+    version: Version = None,
+    cursor: Cursor = None,
+) -> Response:
+    asked = _asked(model, _chosen(site, model, version))
+    wanted, page = calibration.pairs(site, principal, asked, value, cursor=cursor, limit=SHOWN, wait_s=WAIT_S)
+    query = {"model": model or "", "version": "" if version is None else str(version)}
+    return render(
+        "calibration_pairs.html",
+        request,
+        site,
+        principal,
+        page=page,
+        bin=diagram([wanted], None).bins[0],
+        names=names_for(site, principal),
+        query=query_of({**query, "bin": str(value)}),
+        back=f"/calibration?{query_of(query)}#served",
+    )
+
+
+def _chosen(site: Site, model: str | None, version: int | None) -> LoggedCalibration | None:
+    """Raises Problem 404 for a calibrator that is not in the log, 422 for a number without its model."""
+    if version is None:
+        return None
+    if model is None:
+        raise Problem(422, "version needs its model: add ?model=name@version.", kind="invalid", errors=[("query.model", "is missing")])
+    found = site.store.calibrations.entry(model, version)
+    if found is None:
+        raise Problem(404, f"The log has no calibrator {version} of {model!r}.", kind="not_found")
+    return found
+
+
+def _asked(model: str | None, chosen: LoggedCalibration | None) -> Asked:
+    return Asked(model, None if chosen is None else f"{chosen.report.method}@{chosen.version}")
+
+
+def _may_list(principal: Principal) -> bool:
+    """Whether the bins lead somewhere for this reader."""
+    return principal.may(Permission.PREDICTIONS_MAKE) and (principal.user.kind != "person" or principal.sees_others_votes)
+
+
+def _pairs_at(asked: Asked, model: str | None, version: int | None) -> str:
+    """The address of the pairs of a bin, up to the bin."""
+    said = {"model": model, "version": None if version is None else str(version)}
+    return "/calibration/pairs?" + urlencode({name: value for name, value in said.items() if value} | {"bin": ""})

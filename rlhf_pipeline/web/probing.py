@@ -1,0 +1,119 @@
+"""A reward model's served predictions beside the votes that came after them, counted off to the side. Knows the store; knows no route.
+
+A million predictions are never read: of a model, the comparisons with its NEWEST votes are. Whoever asks waits a moment for the count, then is
+given the one before, if there is one, and says so.
+"""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib import import_module
+
+import pandas as pd
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation.probe import Probe, probe, sided
+from rlhf_pipeline.reflection import reflect
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.judged import has_predicted, newest_judged, newest_predictor
+from rlhf_pipeline.web.recent import Recent
+
+NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
+QUICK_S = 0.3  # of CPU: a count that took no longer is made again for whoever asks after something happened
+REST = 20.0  # times as long as it took a longer one waits before it is made again
+AGAIN_WAIT_S = 0.25  # who can be given the count before waits no longer for the next
+KEPT = 8  # counts, and as many may be waited for
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose predictions: of which model, and through which calibrator of it; None: the model that predicted last, any calibrator."""
+
+    reward_model: str | None = None
+    calibrator: str | None = None
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What was counted. `judged` is what `pairs_in` reads, behind `probe`; that is None where nobody judged anything it predicted."""
+
+    reward_model: str | None
+    has_predicted: bool
+    is_cut: bool
+    judged: pd.DataFrame | None
+    probe: Probe | None
+    counted_at: datetime
+    is_current: bool = True
+
+
+@dataclass(frozen=True)
+class _Known:
+    head: int
+    again_at: float
+    probed: Probed
+
+
+class Probing:
+    """One count at a time in a process; the newest of each question are kept."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._known = Recent[Asked, _Known](KEPT)
+        self._lock = threading.Lock()
+        self._running: dict[Asked, Future[Probed]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
+
+    def found(self, asked: Asked, *, wait_s: float) -> Probed | None:
+        """Of now, or of a while ago and then it says so; None where it is being counted for the first time. Raises StoreError."""
+        head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
+        known = self._known.get(asked)
+        if known is not None and (known.head == head or time.monotonic() < known.again_at):
+            return replace(known.probed, is_current=known.head == head)
+        with self._lock:
+            running = self._running.get(asked)
+            if running is None and len(self._running) < KEPT:
+                running = self._running[asked] = self._thread.submit(self._count, asked, head)
+        if running is not None:
+            try:
+                return running.result(timeout=wait_s if known is None else min(wait_s, AGAIN_WAIT_S))
+            except TimeoutError:
+                pass
+        return None if known is None else replace(known.probed, is_current=False)
+
+    def _count(self, asked: Asked, head: int) -> Probed:
+        try:
+            import_module("scipy.stats")  # a second, once in a process: it tells nothing of how long the next count takes
+            began = time.thread_time()
+            probed = self._probed(asked)
+            took = time.thread_time() - began
+            self._known.put(asked, _Known(head, time.monotonic() + (took * REST if took > QUICK_S else 0.0), probed))
+            return probed
+        finally:
+            self._running.pop(asked, None)
+
+    def _probed(self, asked: Asked) -> Probed:
+        database, now = self._store.database, self._store.database.clock.now()
+        label = asked.reward_model or newest_predictor(database)
+        if label is None or not has_predicted(database, label, asked.calibrator):
+            return Probed(label, False, False, None, None, now)
+        ids, is_cut = newest_judged(database, label, asked.calibrator, limit=NEWEST)
+        if not ids:
+            return Probed(label, True, False, None, None, now)
+        predicted = self._store.predictions.of(ids)
+        wanted = predicted["reward_model"] == label
+        if asked.calibrator is not None:
+            wanted &= predicted["calibrator"] == asked.calibrator
+        votes = self._store.votes.on(ids)
+        reflections = reflect(predicted[wanted], votes, strict=False)
+        try:
+            found = probe(reflections, votes, passes=self._passes(votes))
+        except NotEnoughData:  # undone, or without a time
+            found = None
+        return Probed(label, True, is_cut, sided(reflections), found, now)
+
+    def _passes(self, votes: pd.DataFrame) -> pd.DataFrame:
+        """What those who cast them had said of the same comparisons before."""
+        passes = self._store.votes.repeat_passes(votes["day"].unique().tolist())
+        return passes[passes["comparison_id"].isin(votes["comparison_id"])]

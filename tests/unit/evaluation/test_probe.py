@@ -1,0 +1,96 @@
+"""The model against people: what a bin counts is what it lists."""
+
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation.probe import bin_of, bins_of, pairs_in, probe, sided
+from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
+from rlhf_pipeline.reflection import reflect
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def predicted(p: list[float]) -> pd.DataFrame:
+    rows = {
+        "day": "2026-01-01", "comparison_id": [f"c{i}" for i in range(len(p))], "reward_model": "m@1", "calibrator": "none", "data_hash": "d",
+        "features_hash": "f", "score_a": [one - 0.5 for one in p], "score_b": 0.0, "p_raw": p, "p_calibrated": p, "predicted_at": NOON,
+    }  # fmt: skip
+    return check_frame(pd.DataFrame(rows), PREDICTIONS)
+
+
+def cast(choices: str, person: str = "ann", first_seq: int = 1) -> pd.DataFrame:
+    rows = [
+        {
+            "seq": first_seq + i, "vote_id": f"{person}{i}", "comparison_id": f"c{i}", "prompt_id": f"p{i}", "annotator_id": person,
+            "annotator_kind": "human", "choice": {"t": "tie"}.get(choice, choice), "strength": None, "voted_at": NOON, "received_at": NOON, "day": "2026-01-01",
+        }
+        for i, choice in enumerate(choices)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return check_frame(frame.reindex(columns=list(VOTES.columns)), VOTES)
+
+
+# Edges that binary fractions miss: 0.6 - 0.5 is less than 0.1.
+EDGES = [0.5 + n / 20 for n in range(1, 11)] + [1 - n / 20 for n in range(11)] + [0.55, 0.3, 0.7, 0.15, 0.85]
+
+
+def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
+    votes = cast("ab" * (len(EDGES) // 2))
+    reflections = reflect(predicted(EDGES), votes)
+    bins = bins_of(reflections, votes)
+    listed = [pairs_in(reflections, found) for found in bins]
+    for found, rows in zip(bins, listed, strict=True):
+        pd.testing.assert_frame_equal(pairs_in(sided(reflections), found), rows)
+    assert [len(rows) for rows in listed] == [found.n for found in bins]
+    assert sum(map(len, listed)) == reflections["is_error"].notna().sum()
+    assert not pd.concat(listed)["vote_id"].duplicated().any()
+    for found, rows in zip(bins, listed, strict=True):
+        assert (1 - rows["wrong"].mean()) == pytest.approx(found.accuracy)
+
+
+def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
+    votes = pd.concat([cast("abb"), cast("baa", "bob", 4)])
+    reflections = reflect(predicted([0.91, 0.92, 0.09]), votes)
+    (found,) = bins_of(reflections, votes)
+    rows = pairs_in(reflections.sample(frac=1, random_state=1), found)
+    assert rows["seq"].tolist() == [2, 4, 6, 1, 3, 5]
+    assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
+
+
+def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():
+    votes = pd.concat([cast("ab" * 10), cast("ab" * 9 + "ba", "bob", 21)])
+    found = probe(reflect(predicted([0.8, 0.2] * 10), votes), votes)
+    assert (found.n_votes, found.n_comparisons) == (40, 20)
+    assert found.metrics.accuracy.value == pytest.approx(38 / 40)
+    assert found.noise_ceiling is not None
+    alone = cast("ab" * 10)
+    assert probe(reflect(predicted([0.8, 0.2] * 10), alone), alone).noise_ceiling is None
+
+
+def test_where_nobody_preferred_a_side_there_is_nothing_to_show():
+    votes = cast("tt")
+    reflections = reflect(predicted([0.8, 0.7]), votes)
+    assert bins_of(reflections, votes) == ()
+    with pytest.raises(NotEnoughData, match="2 comparisons were predicted, and nobody"):
+        probe(reflections, votes)
+    with pytest.raises(NotEnoughData, match=r"There are votes in none"):
+        bin_of((), 0.7)
+
+
+def test_comparisons_of_one_prompt_are_no_independent_evidence():
+    """12 prompts of 25 comparisons, a prompt's comparisons right or wrong together: what is known of the model is known of 12 prompts."""
+    choices = "".join(("a" if prompt % 4 else "b") * 25 for prompt in range(12))
+    apart = cast(choices)
+    joined = apart.assign(prompt_id=[f"p{i // 25}" for i in range(300)])
+    reflections = reflect(predicted([0.8] * 300), apart)
+    by_comparison, by_prompt = probe(reflections, apart), probe(reflections, joined)
+    assert (by_prompt.n_votes, by_prompt.n_comparisons) == (300, 300)
+    for name in ("accuracy", "brier", "log_loss", "ece_equal_mass"):
+        narrow, wide = getattr(by_comparison.metrics, name), getattr(by_prompt.metrics, name)
+        assert wide.value == pytest.approx(narrow.value)
+        assert wide.high - wide.low > 2 * (narrow.high - narrow.low), name
+    (narrow_bin,), (wide_bin,) = by_comparison.bins, by_prompt.bins
+    assert wide_bin.accuracy_high - wide_bin.accuracy_low > 2 * (narrow_bin.accuracy_high - narrow_bin.accuracy_low)

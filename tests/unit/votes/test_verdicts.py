@@ -1,0 +1,157 @@
+"""What the annotator model says of each comparison: whose state follows from chance and interval, and who votes badly weighs little."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import SOFT_LABELS, check_frame
+from rlhf_pipeline.votes import dawid_skene, joint_model
+from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
+from rlhf_pipeline.votes.verdicts import KEPT_AS, known_up_to, leave, verdicts
+from tests.unit.votes.simulated import simulate, votes_of
+
+
+def labels(*rows: tuple[int, float, float, float], up_to_seq: int | None = 1000) -> pd.DataFrame:
+    """(number of the comparison, p_a, its ends)."""
+    named = [
+        {"comparison_id": f"c{i:05d}", "prompt_id": "p0", "utility": 0.0, "sd": 1.0, "p_a": p, "p_low": low, "p_high": high, "n_votes": 2}
+        for i, p, low, high in rows
+    ]
+    return check_frame(pd.DataFrame(named).assign(max_seq=up_to_seq), SOFT_LABELS) if rows else SOFT_LABELS.empty()
+
+
+def said(choices: str, comparison: int = 0) -> pd.DataFrame:
+    """Votes of different people on one comparison: a, b, t(ie) or n(either is good)."""
+    words = {"a": "a", "b": "b", "t": "tie", "n": "both_bad"}
+    return votes_of([comparison] * len(choices), range(len(choices)), [words[one] for one in choices])
+
+
+@pytest.mark.parametrize(
+    ("p", "low", "high", "choice", "state", "share", "ends"),
+    [
+        (0.9, 0.7, 0.97, "a", "agreed", 0.9, (0.7, 0.97)),
+        (0.1, 0.03, 0.3, "b", "agreed", 0.9, (0.7, 0.97)),
+        (0.9, 0.5, 0.99, "a", "disputed", 0.9, (0.5, 0.99)),  # the interval holds one half
+        (0.3, 0.1, 0.6, "b", "disputed", 0.7, (0.4, 0.9)),
+        (0.6, 0.55, 0.65, "a", "disputed", 0.6, (0.55, 0.65)),  # surely a, but by less than two thirds
+        (0.5, 0.2, 0.8, None, "disputed", 0.5, (0.2, 0.8)),
+    ],
+)
+def test_the_state_follows_from_the_chance_and_its_interval(p, low, high, choice, state, share, ends):
+    row = verdicts(said("ab"), labels((0, p, low, high))).iloc[0]
+    assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (choice or True, state)
+    assert (row["share"], row["low"], row["high"]) == pytest.approx((share, *ends))
+    assert (row["p_a"], row["p_low"], row["p_high"]) == pytest.approx((p, low, high))
+
+
+def test_two_who_agree_are_outvoted_by_what_the_model_knows_of_them():
+    row = verdicts(said("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
+    assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
+
+
+def test_fewer_judgements_than_wanted_are_open_whatever_the_model_says():
+    known = labels((0, 0.95, 0.9, 0.99))
+    assert verdicts(said("a"), known).iloc[0]["state"] == "open"
+    assert verdicts(said("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"] == "agreed"
+    assert verdicts(said("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"] == "open"
+
+
+def test_that_neither_is_better_stays_what_people_agree_on():
+    known = labels((0, 0.52, 0.3, 0.7))
+    equal = verdicts(said("ttna"), known).iloc[0]
+    assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == ("tie", "agreed", 0.75, 0.52)
+    assert verdicts(said("ttab"), known).iloc[0]["state"] == "disputed"
+
+
+def test_what_the_labels_do_not_know_is_left_out():
+    cast = pd.concat([said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True)
+    assert verdicts(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == ["c00001"]
+    pd.testing.assert_frame_equal(verdicts(cast, labels()), CONSENSUS.empty())
+    assert known_up_to(labels()) == 0
+
+
+def test_votes_since_the_fit_are_counted_and_do_not_move_it():
+    cast = said("abb")
+    before, after = (verdicts(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0] for seq in (3, 1))
+    assert (before["n_since"], after["n_since"], after["up_to_seq"], after["n_votes"]) == (0, 2, 1, 3)
+    assert (before["p_a"], before["state"]) == (after["p_a"], after["state"])
+    skipped = cast.assign(choice=["a", "b", "skip"])
+    assert verdicts(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"] == 1
+
+
+def test_labels_that_do_not_say_up_to_which_vote_they_know_are_refused():
+    with pytest.raises(FrameError, match="Materialise annotator_model"):
+        verdicts(said("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
+
+
+def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
+    files = Artefacts(tmp_path)
+
+    def p_a() -> list[float]:
+        return files.read_frame(*KEPT_AS)["p_a"].tolist()
+
+    assert leave(files, labels(), newest_seq=0) is None
+    assert p_a() == []
+    assert leave(files, labels((0, 0.8, 0.7, 0.9), up_to_seq=10), newest_seq=10) is None
+    assert leave(files, labels((0, 0.1, 0.0, 0.2), up_to_seq=9), newest_seq=12) == 10
+    assert leave(files, labels(), newest_seq=12) == 10, "a fit to no vote"
+    assert p_a() == [0.8]
+    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=10), newest_seq=12) is None, "the same votes, fitted otherwise"
+    assert p_a() == [0.3]
+    assert leave(files, labels((0, 0.4, 0.2, 0.6), up_to_seq=3), newest_seq=5) is None, "what lies there knows votes that there are not"
+    assert p_a() == [0.4]
+
+
+def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
+    files = Artefacts(tmp_path)
+    path = files.write_frame(KEPT_AS[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=None), KEPT_AS[1])
+    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, "those do not say what they know"
+    path.write_bytes(b"no parquet")
+    assert leave(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
+    assert files.read_frame(*KEPT_AS)["p_a"].tolist() == [0.2]
+
+
+def test_the_nearest_to_one_half_is_adjudicated_first():
+    cast = pd.concat([said("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2]) for i in range(4)], ignore_index=True)
+    known = labels((0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9))
+    assert adjudication(verdicts(cast, known))["comparison_id"].tolist() == ["c00001", "c00003", "c00000"]
+    shuffled = verdicts(cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2))
+    pd.testing.assert_frame_equal(shuffled, verdicts(cast, known), check_exact=True)
+
+
+def share_right(choice: pd.Series, better: np.ndarray) -> float:
+    """Where none is named, half right."""
+    return float(np.where(choice.isin(["a", "b"]), choice == better, 0.5).mean())
+
+
+def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_raters():
+    """A fifth of thirty people vote at random, five votes a comparison, in three worlds of 2,000 comparisons."""
+    gained: dict[str, list[float]] = {"joint model": [], "dawid and skene": []}
+    for seed in range(3):
+        truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
+        better = np.where(truth.d > 0, "a", "b")
+        base = share_right(consensus(truth.votes)["choice"], better)
+        by_model = verdicts(truth.votes, joint_model(truth.votes).labels)["choice"]
+        confusions = dawid_skene(truth.votes)
+        by_confusion = pd.Series(np.where(confusions["p_a"] > confusions["p_b"], "a", "b"))
+        gained["joint model"].append(share_right(by_model, better) - base)
+        gained["dawid and skene"].append(share_right(by_confusion, better) - base)
+    for name, gains in gained.items():
+        assert min(gains) > 0.01, (name, gains)  # one standard error of such a difference is some 0.007
+
+
+def test_what_the_model_calls_agreed_is_right_more_often_than_what_the_majority_does():
+    truth = simulate(600, n_annotators=30, votes_each=5, spammers=0.2, seed=7)
+    better = pd.Series(np.where(truth.d > 0, "a", "b"), index=[f"c{i:05d}" for i in range(600)])
+
+    def right(found: pd.DataFrame) -> float:
+        sided = found[(found["state"] == "agreed") & found["choice"].isin(["a", "b"])]
+        return float((sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean())
+
+    by_model = verdicts(truth.votes, joint_model(truth.votes).labels)
+    assert right(by_model) > right(consensus(truth.votes))
+    assert 0.2 < (by_model["state"] == "agreed").mean() < 0.6
