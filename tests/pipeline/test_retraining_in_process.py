@@ -224,7 +224,7 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
 def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
     shown = {stage: figures(retrained, stage) for stage in STAGES}
     assert {stage: set(pictures) for stage, pictures in shown.items() if pictures} == {
-        "annotator_model": {"annotators"},
+        "annotator_model": {"annotators", "annotators_over_time"},
         "reward_model": {"loss_curve"},
         "calibration": {"reliability_diagram", "reliability_by_group"},
         "candidate_model": {"loss_curve"},
