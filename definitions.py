@@ -23,6 +23,7 @@ from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  #
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline.config import Settings, share_cores, silence_telemetry  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
+from sensors.parked import parked_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
 from sensors.retraining import retraining_sensor  # noqa: E402
 from sensors.run_health import run_health_sensor  # noqa: E402
@@ -36,7 +37,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
     schedule_status = dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
     simulated = settings.annotators == "simulated"
     schedules = [collection_schedule, close_yesterday_schedule, housekeeping_schedule, *([simulated_voting_schedule] if simulated else [])]
-    sensors = [votes_sensor, replay_sensor, learning_sensor, retraining_sensor, run_health_sensor]
+    sensors = [votes_sensor, replay_sensor, learning_sensor, retraining_sensor, run_health_sensor, parked_sensor]
     return dg.Definitions(
         assets=STAGES,
         jobs=[collection, feedback, learning, retraining, housekeeping, *([simulated_voting] if simulated else [])],

@@ -8,15 +8,15 @@ import pandas as pd
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import CompletionParams, complete_prompts
+from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, generate
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
 @with_bounds
-class CompletionsConfig(CompletionParams, dg.Config):
-    """How many completions per prompt, sampled how."""
+class CompletionsConfig(CompletionParams, CallParams, dg.Config):
+    """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its key is a setting, never this."""
 
 
 @dg.asset(**daily("completions", "generate", "parquet", "transformers"))
@@ -31,9 +31,12 @@ def completions(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """k completions of every prompt. The same prompt, parameters and policy are completed once: the store caches by content."""
-    backend = champions.backend(settings)
-    frame = complete_prompts(prompts, backend, config, cache=store.completions_cache, progress=progress("completions"))
+    """k completions of every prompt. Each is a row of the store's work ledger, made once: a run that was cut off goes on where it was."""
+    backend = champions.backend(settings, timeout_s=config.timeout_s)
+    made_of = generate(
+        prompts, [backend], config, ledger=store.generation, calls=config, origin=context.run_id, progress=progress("completions")
+    )
+    frame = made_of.frame
     made = frame[frame["error"].isna()]
     yield from deliver(
         context,
@@ -44,12 +47,31 @@ def completions(
             "n_failed": len(frame) - len(made),
             "mean_tokens": made["n_tokens"].mean() if len(made) else None,
             "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
+            **_costs(made_of),
         },
         usual=[
             usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop", "length"], mostly=0.95),
             usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop"], mostly=0.5),
             usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
         ],
-        headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} failed",
+        headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} failed{_why(made_of)}",
         rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
     )
+
+
+def _costs(made: Generation) -> dict[str, float]:
+    """What this run of the ledger came to, all its tries together; why rows failed; and what nobody knows the bill of."""
+    return {
+        "n_cached": made.n_cached,
+        "n_attempts": made.n_attempts,
+        "tokens_paid": sum(s.n_prompt_tokens + s.n_tokens for s in made.spent.values()),
+        "cost": made.cost,
+        "n_bill_unknown": made.n_unknown,
+        "cost_unknown_at_worst": made.cost_unknown,
+        **{f"failed_{kind}": n for kind, n in made.kinds.items()},
+    }
+
+
+def _why(made: Generation) -> str:
+    """` (3 refusal, 1 timeout)`; nothing where nothing failed."""
+    return f" ({', '.join(f'{n} {kind}' for kind, n in made.kinds.items())})" if made.kinds else ""

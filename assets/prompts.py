@@ -1,24 +1,40 @@
-"""Prompts of a day: exact quotas per category from templates, a data set or free-form instructions."""
+"""Prompts of a day: exact quotas per category and level from templates, a data set, instructions, evolution or an installed generator."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.completions.texts import BackendTexts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.frames import PROMPTS, concat
-from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with, source_names
+from rlhf_pipeline.prompts.evolution import EvolutionGenerator
+from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reward_model import Encoder, disagreement
+
+SHOWN_REJECTIONS = 20
 
 
 @with_bounds
 class PromptsConfig(PromptParams, dg.Config):
-    """How many prompts a day, of which categories and difficulties, from which source."""
+    """How many prompts a day, of which categories and difficulties, keeping which rules, from which source."""
 
-    source: str = Field(default="", description="templates, dataset, freeform or an installed generator; empty = the setting prompt_source")
+    source: str = Field(default="", description=f"One of {', '.join(source_names())}; empty = the setting prompt_source")
+    written: bool = Field(
+        default=False, description="Of the sources freeform, evolution and distilabel: the completion backend writes, and judges how hard"
+    )
+    doubtful: bool = Field(
+        default=False,
+        description="Of the source evolution: fittest is what the champion reward model's members disagree on, not what is hard",
+    )
 
 
 @dg.asset(**daily("prompts", "generate", "parquet"))
@@ -27,25 +43,53 @@ def prompts(
     context: dg.AssetExecutionContext,
     config: PromptsConfig,
     settings: dg.ResourceParam[Settings],
+    champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """What the policy is asked today. Prompts of the frozen evaluation set are never among them."""
+    values = config.model_dump(exclude={"written", "doubtful"}) | {"source": config.source or settings.prompt_source}
+    params, report = PromptParams(**values), Report()
     frozen = frozen_prompt_ids(frozen_prompts())
-    params = PromptParams(**config.model_dump() | {"source": config.source or settings.prompt_source})
-    frame = concat(
-        (generate(params, day=day, source_file=settings.prompts_file, exclude=frozen) for day in context.partition_keys),
-        PROMPTS,
-    )
+    common: dict[str, Any] = {"exclude": frozen, "report": report, "embed": Encoder(settings.encoder).encode if params.topic else None}
+    if config.doubtful and params.source != "evolution":
+        raise ConfigurationError(f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set the source.")
+    texts = BackendTexts(champions.backend(settings)) if config.written or config.doubtful else None
+    writer = texts if config.written else None
+    if config.doubtful and texts is not None:
+        generator = EvolutionGenerator(settings.prompts_file, writer, _doubts(champions, texts))
+        made = (generate_with(generator, params, day=day, **common) for day in context.partition_keys)
+    else:
+        made = (
+            generate(params, day=day, source_file=settings.prompts_file, text_generator=writer, **common) for day in context.partition_keys
+        )
+    try:
+        frame = concat(made, PROMPTS)
+    finally:  # an empty text alone does not say why it is empty
+        for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
+            context.log.warning(f"{n:,} not written: {reason}")
+    for rejection in report.rejections[:SHOWN_REJECTIONS]:
+        context.log.warning(f"Rejected by {rejection.rule}: {rejection}.")
     per_category = frame["category"].value_counts()
+    counts = {f"n_{name.replace('-', '_')}": n for name, n in report.counts.items() if name != "kept"}
     yield from deliver(
         context,
         registry,
         frame,
-        metrics={"n_prompts": len(frame), "n_categories": len(per_category), "share_checkable": frame["reference"].notna().mean()},
+        metrics={"n_prompts": len(frame), "n_categories": len(per_category), "share_checkable": frame["reference"].notna().mean()}
+        | counts
+        | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
         usual=[
             usually("expect_column_value_lengths_to_be_between", column="text", min_value=8, max_value=4000, mostly=0.99),
             usually("expect_column_unique_value_count_to_be_between", column="category", min_value=2),
         ],
         headline=f"{len(frame)} prompts in {len(per_category)} categories",
+        texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)} if report.rejections else None,
         rows=frame[["category", "difficulty", "text", "reference"]],
     )
+
+
+def _doubts(champions: Champions, texts: BackendTexts) -> RewardModelUncertainty:
+    judge = champions.judge()
+    if judge is None:
+        raise ConfigurationError("There is no champion reward model yet that could doubt. Collect votes first, or leave `doubtful` off.")
+    return RewardModelUncertainty(texts.complete_twice, partial(disagreement, judge.reward_model))

@@ -39,6 +39,7 @@ Floats = npt.NDArray[np.float64]
 
 SIMULATED = read_simulation().calibration
 SEEDS, N_OF_TRIGGER, HOLDOUT, FLIPS = SIMULATED.seeds, SIMULATED.trigger.n_votes, SIMULATED.holdout.n_comparisons, SIMULATED.ceiling.flips
+UNEQUAL = ((2, 3, 5, 9), (5, 7, 9))  # votes of a comparison, as many comparisons of each
 AT_MOST, AT_LEAST, FALL, POINTS, HELD = 0.05, 0.90, 0.30, 0.03, 0.85
 
 
@@ -166,30 +167,35 @@ def ceiling(limits: Limits, n_seeds: int) -> None:
 def shown(limits: Limits, n_seeds: int) -> None:
     """What stands beside accuracies, where several people judge each comparison once. How comparisons differ is not told by two or three votes."""
     rows: list[tuple[object, ...]] = []
-    for n, each in ((2000, 2), (2000, 3), (2000, 5), (450, 5), (450, 9)):
+    crowds = [(n, (each,)) for n, each in ((2000, 2), (2000, 3), (2000, 5), (450, 5), (450, 9))]
+    for n, each in [*crowds, *((n, each) for n in (2000, 450) for each in UNEQUAL)]:
         found = [_from_overlaps(seed, n, each) for seed in range(n_seeds)]
         values = np.array([value for _, value, _, _ in found])
         inside = [low <= 1 - FLIPS <= high for _, _, low, high in found]
         least, value, low, high = found[0]
+        by = " or ".join(map(str, each))
         rows.append(
-            (f"{n:,} by {each}", f"{least:.3f}", _range(values[: len(SEEDS)]), f"{value:.3f} [{low:.3f}, {high:.3f}]", _share(inside))
+            (f"{n:,} by {by}", f"{least:.3f}", _range(values[: len(SEEDS)]), f"{value:.3f} [{low:.3f}, {high:.3f}]", _share(inside))
         )
-        if each >= 5:
+        if min(each) >= 5:
             worst = float(np.abs(values[: len(SEEDS)] - (1 - FLIPS)).max())
-            limits.judge(worst <= POINTS, f"{n:,} comparisons of {each} votes: what is shown is {worst:.3f} off at most, limit {POINTS}")
+            limits.judge(worst <= POINTS, f"{n:,} comparisons of {by} votes: what is shown is {worst:.3f} off at most, limit {POINTS}")
         held = float(np.mean(inside))
-        limits.judge(held >= HELD, f"{n:,} comparisons of {each} votes: {held:.1%} of the intervals hold {1 - FLIPS:.2f}, limit {HELD:.0%}")
+        limits.judge(held >= HELD, f"{n:,} comparisons of {by} votes: {held:.1%} of the intervals hold {1 - FLIPS:.2f}, limit {HELD:.0%}")
     table(
         f"The ceiling that is shown, {1 - FLIPS:.2f} in truth: three seeds, and of {n_seeds} how many hold it",
         ("comparisons", "at_least", "shown: median [range]", "one seed", "truth inside"), rows,
     )  # fmt: skip
 
 
-def _from_overlaps(seed: int, n: int, each: int) -> tuple[float, float, float, float]:
+def _from_overlaps(seed: int, n: int, each: Sequence[int]) -> tuple[float, float, float, float]:
+    """Of `n` comparisons that have these numbers of votes in turn."""
     rng = np.random.default_rng(seed)
-    which = np.repeat(np.arange(n), each)
-    is_a = (rng.random(n) < 0.5)[which] ^ (rng.random(n * each) < FLIPS)
-    row = ceilings(votes_of(which, np.tile(np.arange(each), n), np.where(is_a, "a", "b"), prompt=which)).iloc[0]
+    n_votes = np.resize(each, n)
+    which = np.repeat(np.arange(n), n_votes)
+    is_a = (rng.random(n) < 0.5)[which] ^ (rng.random(len(which)) < FLIPS)
+    annotator = np.concatenate([np.arange(of) for of in n_votes])
+    row = ceilings(votes_of(which, annotator, np.where(is_a, "a", "b"), prompt=which)).iloc[0]
     return float(row["at_least"]), float(row["estimate"]), float(row["estimate_low"]), float(row["estimate_high"])
 
 

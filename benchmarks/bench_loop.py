@@ -45,7 +45,7 @@ STAGES = {
     "feedback": ("votes", "preference_pairs", "reflection_log", "drift_report"),
     "retraining": ("annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"),
 }
-SERIES = {"light": ("collection", "feedback"), "full": ("collection", "feedback", "retraining")}
+SERIES = {"light": ("collection", "feedback"), "full": ("collection", "feedback", "retraining"), "collected": ("collection",)}
 
 
 class Bench:
@@ -64,6 +64,7 @@ class Bench:
         # In the light series nothing takes long, so that what is left is the orchestration.
         self.settings = {"full": full, "light": full.model_copy(update={"completion_backend": "template"})}
         self.definitions = {name: definitions_for(settings) for name, settings in self.settings.items()}
+        self.definitions["collected"] = self.definitions["full"]
         self.instance = dg.DagsterInstance.get()
         self.n_days = 0
 

@@ -2,17 +2,19 @@
 
     python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql+psycopg2://user@host/database]
 
-The votes are imported by `rlhf import` as in bench_store, 200,000 of the comparisons are offered to people, and `rlhf serve` is asked over HTTP
-for each list: its first page, a page far behind, filtered ones, a search. Progress and metrics are asked while somebody votes by the API without
-a pause; at the end each of those votes must be counted, once. The limits hold on an otherwise idle machine.
+The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and have predictions, beside them lie a
+calibration log and feedback, and `rlhf serve` is asked over HTTP for each list: its first page, a page far behind, filtered ones, a search. What is
+counted off to the side (data quality, predictions beside their votes) is waited for first. Every answer must hold rows, but for the search for what
+nobody says. Progress and metrics are asked while somebody votes by the API without a pause; at the end each of those votes must be counted,
+once. The limits hold on an otherwise idle machine.
 """
 
 import argparse
 import http.client
 import json
 import random
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 ROOT = Path(__file__).parent.parent
@@ -27,13 +30,17 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 
 import numpy as np  # noqa: E402
 
-from benchmarks.bench_store import DAYS, FIRST, VOTES_PER_COMPARISON, analysed, make_files, postgres_url  # noqa: E402
+from benchmarks.bench_store import DAYS, FIRST, analysed, make_files, postgres_url  # noqa: E402
 from benchmarks.bench_votes import Connection, our_votes  # noqa: E402
+from benchmarks.filled_store import fill  # noqa: E402
 from benchmarks.measuring import Table  # noqa: E402
-from benchmarks.web_server import RLHF, annotator_token, environ_of, opened, reader_token, serving  # noqa: E402
+from benchmarks.web_server import annotator_token, opened, reader_token, serving  # noqa: E402
 
 P95_MS = 300.0
 REPEATS = 40
+SECONDS_TO_COUNT = 600
+NOBODY = "votes whose reason says what nobody says"
+ROW = re.compile(r'<article class="row|<tbody>\s*<tr')
 Asked = tuple[str, Callable[[], str]]
 
 
@@ -89,15 +96,17 @@ def missing(connection: http.client.HTTPConnection, path: str, token: str) -> bo
 
 
 def cursors(connection: http.client.HTTPConnection, path: str, token: str, n_pages: int) -> list[str]:
-    """Cursors of the first `n_pages` pages after the first."""
+    """Cursors of the first `n_pages` pages after the first, those that have rows: a last page that is full names one more."""
     found: list[str] = []
     at = path
     for _ in range(n_pages):
-        following = json.loads(ask(connection, at, token)[1])["next"]
-        if following is None:
+        told = json.loads(ask(connection, at, token)[1])
+        if not told["items"]:
+            return found[:-1]
+        if told["next"] is None:
             break
-        found.append(following)
-        at = f"{path}{'&' if '?' in path else '?'}cursor={quote(following)}"
+        found.append(told["next"])
+        at = f"{path}{'&' if '?' in path else '?'}cursor={quote(told['next'])}"
     return found
 
 
@@ -109,6 +118,9 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         analysed(store)
         annotators = store.votes.page(limit=50)["annotator_id"].tolist()
 
+    def confidence() -> float:
+        return rng.choice((0.55, 0.65, 0.75, 0.85))
+
     def day() -> str:
         return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
 
@@ -116,14 +128,17 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)
         first, _ = ask(connection, "/api/v1/progress", token)
         table.row(where, "progress, the first time after a start", f"{first * 1000:.0f} ms")
-        later = {name: cursors(connection, f"/api/v1/{name}", token, 20) for name in ("votes", "comparisons", "consensus", "audit")}
+        later = {name: cursors(connection, f"/api/v1/{name}", token, 20) for name in ("votes", "comparisons", "audit", "feedback")}
+        for what, path, is_counted in COUNTED:
+            table.row(where, f"{what}, until all is counted after a start", f"{counting(connection, path, token, is_counted):.1f} s")
         asked: list[Asked] = [
             ("votes", lambda: "/api/v1/votes"),
             ("votes, page 2 to 21", lambda: f"/api/v1/votes?cursor={quote(rng.choice(later['votes']))}"),
             ("votes of a day", lambda: f"/api/v1/votes?day={day()}"),
             ("votes of an annotator", lambda: f"/api/v1/votes?annotator_id={quote(rng.choice(annotators))}"),
             ("votes whose reason says so", lambda: "/api/v1/votes?q=freedom"),
-            ("votes whose reason says what nobody says", lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+            (NOBODY, lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+            ("votes too fast to have read", lambda: "/api/v1/votes?mark=too_fast"),
             ("comparisons", lambda: "/api/v1/comparisons"),
             ("comparisons, page 2 to 21", lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}"),
             ("consensus", lambda: "/api/v1/consensus"),
@@ -132,13 +147,23 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
             ("consensus by the annotator model, disputed", lambda: "/api/v1/consensus?method=joint_model&state=disputed"),
             ("audit", lambda: "/api/v1/audit"),
             ("audit, page 2 to 21", lambda: f"/api/v1/audit?cursor={quote(rng.choice(later['audit']))}"),
+            ("data quality", lambda: "/api/v1/quality"),
+            ("feedback", lambda: "/api/v1/feedback"),
+            ("feedback, page 2 to 21", lambda: f"/api/v1/feedback?cursor={quote(rng.choice(later['feedback']))}"),
+            ("calibrations", lambda: "/api/v1/calibrations"),
+            ("votes of a calibration bin", lambda: f"/api/v1/calibrations/probe/pairs?bin={confidence()}"),
             ("page /votes", lambda: "/votes"),
+            ("page /votes, too fast to have read", lambda: "/votes?mark=too_fast"),
             ("page /comparisons", lambda: "/comparisons"),
             ("page /consensus", lambda: "/consensus"),
             ("page /consensus by the annotator model", lambda: "/consensus?method=joint_model"),
             ("page /audit", lambda: "/audit"),
+            ("page /quality", lambda: "/quality"),
+            ("page /feedback", lambda: "/feedback"),
+            ("page /calibration", lambda: "/calibration"),
+            ("page /calibration/pairs", lambda: f"/calibration/pairs?bin={confidence()}"),
         ]
-        tell(table, where, connection, token, asked)
+        tell(table, where, connection, token, asked, with_rows=True)
         n_before = counted(connection, token)
         voter = Voter(address, voters_token)
         voter.start()
@@ -153,43 +178,63 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         n_meanwhile = counted(connection, token) - n_before
         voter.stop()
         n_counted = counted(connection, token) - n_before
+        mine = [("page /me of who has just voted", lambda: "/me")]
+        tell(table, where, connection, voters_token, mine, with_rows=True)
         table.row(
             where, "votes cast meanwhile, and counted", f"{voter.n} ({voter.n / voter.seconds:.0f} a second), {n_counted} "
             f"({n_meanwhile} while they came)", "all, while they come", passed=n_counted == voter.n and n_meanwhile > 0,
         )  # fmt: skip
 
 
-def tell(table: Table, where: str, connection: http.client.HTTPConnection, token: str, asked: list[Asked]) -> None:
-    """A row for each of these, asked REPEATS times."""
+def tell(
+    table: Table, where: str, connection: http.client.HTTPConnection, token: str, asked: list[Asked], *, with_rows: bool = False
+) -> None:
+    """A row for each of these, asked REPEATS times; `with_rows` an answer without any fails."""
     for what, path in asked:
         if missing(connection, path(), token):
             table.row(where, what, "404", passed=False)
             continue
-        took = [ask(connection, path(), token)[0] * 1000 for _ in range(REPEATS)]
+        answers = [ask(connection, path(), token) for _ in range(REPEATS)]
+        took = [seconds * 1000 for seconds, _ in answers]
         p50, p95 = float(np.median(took)), float(np.quantile(took, 0.95))
-        table.row(where, what, f"p50 {p50:.0f} ms, p95 {p95:.0f} ms", f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS)
+        n_empty = sum(not has_rows(body) for _, body in answers) if with_rows and what != NOBODY else 0
+        told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (f", {n_empty} of {REPEATS} without a row" if n_empty else "")
+        table.row(where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty)
+
+
+def has_rows(body: bytes) -> bool:
+    """Whether a list of the API, or a page, shows anything."""
+    if body.startswith(b"{"):
+        told = json.loads(body)
+        return bool(told.get("items") or told.get("annotators"))
+    return ROW.search(body.decode()) is not None
+
+
+def counting(connection: http.client.HTTPConnection, path: str, token: str, is_counted: Callable[[dict[str, Any]], bool]) -> float:
+    """Seconds until what is counted off to the side is."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < SECONDS_TO_COUNT:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        body = response.read()
+        if response.status == 200 and is_counted(json.loads(body)):
+            return time.perf_counter() - start
+        if response.status not in (200, 503):  # 503 asks for patience
+            raise SystemExit(f"{path}: {response.status} {body.decode(errors='replace')[:300]}")
+        time.sleep(0.1)
+    raise SystemExit(f"{path}: not counted within {SECONDS_TO_COUNT} s")
+
+
+# What the server counts off to the side: where it is asked for, and whether an answer holds all of it.
+COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
+    ("data quality", "/api/v1/quality", lambda told: told["up_to_seq"] == told["newest_seq"] > 0),
+    ("predictions beside their votes", "/api/v1/calibrations/probe", lambda told: told["is_current"] and bool(told["bins"])),
+)
 
 
 def counted(connection: http.client.HTTPConnection, token: str) -> int:
     """Votes as the progress page tells them."""
     return int(json.loads(ask(connection, "/api/v1/progress", token)[1])["votes"])
-
-
-def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
-    """Import the files as an operator does, fit the annotator model, then offer what was imported."""
-    home.mkdir(parents=True, exist_ok=True)
-    for kind, file in zip(("comparisons", "votes"), files, strict=True):
-        command = [RLHF, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])]
-        said = subprocess.run(command, env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
-        n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
-        if said.returncode or not said.stdout.startswith(f"{n:,} imported"):
-            raise SystemExit(f"rlhf import {kind} ended with {said.returncode}: {said.stdout}{said.stderr}")
-    command = [RLHF, "votes", "annotators", "--publish"]
-    said = subprocess.run(command, env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise SystemExit(f"rlhf votes annotators ended with {said.returncode}: {said.stdout}{said.stderr}")
-    with opened(url) as store:
-        store.assignments.offer(store.comparisons.offerable(), overlap=1)
 
 
 def main() -> int:

@@ -55,7 +55,8 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     Encoder,
     RewardModelParams,
 )
-from rlhf_pipeline.reward_model.training import TestAccuracy, accuracy_on, margins_of, usual_side  # noqa: E402
+from rlhf_pipeline.reward_model.judging import accuracy_on, margins_of, usual_side  # noqa: E402
+from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,
     gold_ceiling,

@@ -49,8 +49,8 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     preference_probability,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
+from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect  # noqa: E402
-from rlhf_pipeline.reward_model.training import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling  # noqa: E402
 from rlhf_pipeline.votes import open_test_split, preference_pairs, training_labels  # noqa: E402
 

@@ -49,8 +49,8 @@ from rlhf_pipeline.calibration import calibration_metrics, ece_debiased, fit_cal
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, concat  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerRewardModel, load_reward_model, preference_probability  # noqa: E402
+from rlhf_pipeline.reward_model.judging import margins_of  # noqa: E402
 from rlhf_pipeline.reward_model.labels import with_soft_labels  # noqa: E402
-from rlhf_pipeline.reward_model.training import margins_of  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,
     gold_ceiling,

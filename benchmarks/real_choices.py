@@ -15,9 +15,9 @@ from benchmarks.measuring import Limits, table
 from rlhf_pipeline.calibration import CALIBRATORS, Calibrator, log_loss
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams
+from rlhf_pipeline.reward_model.judging import margins_of
 from rlhf_pipeline.reward_model.labels import with_soft_labels
 from rlhf_pipeline.reward_model.length import length_effect, length_of
-from rlhf_pipeline.reward_model.training import margins_of
 from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_of_mean, preference_pairs
 
 Floats = npt.NDArray[np.float64]

@@ -24,8 +24,8 @@ import pandas as pd  # noqa: E402
 
 from rlhf_pipeline.records import content_hash  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel  # noqa: E402
+from rlhf_pipeline.reward_model.judging import margins_of  # noqa: E402
 from rlhf_pipeline.reward_model.trainers import Surroundings  # noqa: E402
-from rlhf_pipeline.reward_model.training import margins_of  # noqa: E402
 
 IN_A_ROW = 2  # evaluations that have to pass, one after the other
 TRAINS = ROOT / "rlhf_pipeline" / "reward_model"

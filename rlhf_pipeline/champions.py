@@ -4,8 +4,8 @@ The one place of the library where store, registry and stages meet; assets, comm
 three see the same champion. Knows nothing of how a champion is chosen.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rlhf_pipeline.calibration import Calibrator, calibrator_from_json, recalibrated_loss
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, OpenAICompatibleBackend, TemplateBackend
+from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, hosted_backend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import (
@@ -184,12 +184,10 @@ class Champions:
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
         return self.registry.folder(version or self.policy(), self.cache)
 
-    def backend(self, settings: Settings) -> CompletionBackend:
-        """What completes prompts: the champion policy on this machine, a server, the template null member, or an installed backend."""
-        if settings.completion_backend == "template":
-            return TemplateBackend()
-        if settings.completion_backend == "openai_compatible":
-            return OpenAICompatibleBackend(base_url=settings.base_url, model=settings.api_model, api_key=settings.api_key)
+    def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
+        """What completes prompts: the champion policy on this machine, a provider, the template null member, or an installed backend."""
+        if (hosted := hosted_backend(settings, timeout_s=timeout_s)) is not None:
+            return hosted
         if settings.completion_backend == "local":
             champion = self.policy()
             return LocalBackend(self.policy_folder(champion), model_version=champion.label)
@@ -215,8 +213,35 @@ class Champions:
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
         return load_policy(self.policy_folder(version))
 
-    def encoder(self) -> Encoder:
-        return _encoder(self.encoder_name, self.cache / "embeddings")
+    def encoder(self, start: RewardModel | None = None) -> Encoder:
+        """The first that is there of those that the settings name; for a fit from the weights of `start` the one that those were fitted on.
+
+        Raises EncoderNotFound where that may be one which is not there now, ModelHashMismatch where no name in the settings is its own.
+        """
+        encoder = _encoder(self.encoder_name, self.cache / "embeddings")
+        before: Any = getattr(start, "encoder", None)
+        if start is None or before is None:
+            return encoder
+        there, missing = [], [] if encoder.choice.instead is None else [encoder.choice.instead]
+        for one in self._there(encoder, missing):
+            if one.hash_with(before.max_tokens) == before.hash:
+                return one if one is encoder else _encoder_of(_to_go_on(one.choice, encoder.choice), self.cache / "embeddings")
+            there.append(one.choice.used)
+        said = f"The model to start from was fitted on encoder {before.hash[:12]}, not on {' or '.join(there)}"
+        if missing:
+            raise EncoderNotFound(
+                f"{said}; it may be one that is missing: {'; '.join(missing)}", "Go on once that one is there again, or fit anew."
+            )
+        raise ModelHashMismatch(f"{said}. Name it in the setting `encoder`, after a comma where it is not the first, or fit anew.")
+
+    def _there(self, encoder: Encoder, missing: list[str]) -> Iterator[Encoder]:
+        """`encoder`, and those named after it in the settings that are there; `missing` is told why others are not."""
+        yield encoder
+        for name in encoder.choice.rest:
+            try:
+                yield _encoder(name, self.cache / "embeddings")
+            except (EncoderNotFound, ModelHashMismatch) as absent:  # or damaged
+                missing.append(getattr(absent, "why", str(absent)))
 
     def judge(self, version: ModelVersion | None = None) -> Judge | None:
         """The champion reward model, or `version`; None before the first one is trained and calibrated.
@@ -231,7 +256,7 @@ class Champions:
             return None
         encoder = self.encoder()  # one that is not there is no fault of the champion's
         try:
-            model: Any = self._loaded(wanted, encoder)
+            model: Any = self.load(self.registry.folder(wanted, self.cache), wanted.label, encoder)
         except EncoderNotFound:
             raise
         except (ModelError, InvalidScores) as cause:
@@ -240,30 +265,28 @@ class Champions:
             model = LostRewardModel(cause)
         return self._calibrated(wanted, model)
 
-    def _loaded(self, version: ModelVersion, encoder: Encoder) -> RewardModel:
-        """On `encoder`, or on the one it was fitted on of those that stand for it in the settings."""
-        folder = self.registry.folder(version, self.cache)
-        try:
-            return load_reward_model(folder, encoder=encoder)
-        except ModelHashMismatch as cause:
-            choice = encoder.choice
-            there, missing = [choice.used], [] if choice.instead is None else [choice.instead]
-            for name in choice.rest:
-                try:
-                    other = _encoder(name, self.cache / "embeddings")
-                except (EncoderNotFound, ModelHashMismatch) as absent:  # or damaged
-                    missing.append(getattr(absent, "why", str(absent)))
-                    continue
-                try:
-                    return load_reward_model(folder, encoder=other)
-                except ModelHashMismatch:
-                    there.append(other.choice.used)
-            if not missing:
-                raise
-            raise EncoderNotFound(
-                f"{version.label} does not load on the encoder {' or '.join(there)}, and the one it was fitted on may be missing: {'; '.join(missing)}",
-                "Go on once that one is there again, or take its name out of the setting `encoder`: the next fit then starts anew.",
-            ) from cause
+    def load(self, folder: Path, label: str, encoder: Encoder | None = None) -> RewardModel:
+        """The reward model in `folder`, called `label`, on whichever of the encoders that the settings name it was fitted on.
+
+        Raises as `load_reward_model`, and EncoderNotFound where that may be one which is not there now.
+        """
+        encoder = encoder or self.encoder()
+        there: list[str] = []
+        missing = [] if encoder.choice.instead is None else [encoder.choice.instead]
+        first: ModelHashMismatch | None = None
+        for one in self._there(encoder, missing):
+            try:
+                return load_reward_model(folder, encoder=one)
+            except ModelHashMismatch as cause:
+                first = first or cause
+                there.append(one.choice.used)
+        assert first is not None  # `encoder` was tried
+        if not missing:
+            raise first
+        raise EncoderNotFound(
+            f"{label} does not load on the encoder {' or '.join(there)}, and the one it was fitted on may be missing: {'; '.join(missing)}",
+            "Go on once that one is there again, or take its name out of the setting `encoder`: the next fit then starts anew.",
+        ) from first
 
     def _calibrated(self, version: ModelVersion, model: RewardModel) -> Judge:
         """With the calibrator that serves."""
@@ -404,6 +427,11 @@ def _encoder(name: str | Path | None, cache: Path) -> Encoder:
     if choice.instead is None:
         _FOUND[name] = choice
     return _encoder_of(choice, cache)
+
+
+def _to_go_on(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
+    """`choice` as the record of a fit tells it that goes on with it although `asked` is there."""
+    return replace(choice, asked=asked.asked, instead="the model that the fit starts from was fitted on it")
 
 
 @lru_cache(maxsize=3)

@@ -101,7 +101,7 @@ class Settings(BaseModel):
     scenario: str = Field(default="taste_change", description="Simulation scenario, where annotators are simulated")
     sensors_running: bool = Field(default=True, description="Sensors and schedules start RUNNING")
     completion_backend: str = Field(
-        default="local", description="What completes prompts: local, openai_compatible, template, or an installed one"
+        default="local", description="What completes prompts: local, openai_compatible, anthropic, template, or an installed one"
     )
     policy: str | None = Field(default=None, description="Hub id or folder of a causal LM; empty = the embedded policy")
     encoder: str | None = Field(
@@ -109,9 +109,13 @@ class Settings(BaseModel):
         description="Hub id or folder of the sentence encoder; empty = the offline package; `my/model,offline` goes on with it where the first "
         "is not there, and says so",
     )
-    base_url: str = Field(default="http://127.0.0.1:8000/v1", description="Of the openai_compatible backend")
-    api_key: SecretStr | None = Field(default=None, description="Of the openai_compatible backend")
-    api_model: str = Field(default="gpt-4o-mini", description="Model name sent to the openai_compatible backend")
+    base_url: str = Field(default="http://127.0.0.1:8000/v1", description="Address of the provider; anthropic has its own")
+    api_key: SecretStr | None = Field(default=None, description="Key of the provider (openai_compatible, anthropic)")
+    api_key_file: Path | None = Field(
+        default=None, description="File with that key alone, plain as secret stores mount it or sealed by `rlhf keys seal`; api_key wins"
+    )
+    sealing_key: SecretStr | None = Field(default=None, description="Opens a sealed key file; from `rlhf keys new`")
+    api_model: str = Field(default="gpt-4o-mini", description="The provider's name of the model")
     prompt_source: str = Field(
         default="templates", description="Where prompts come from: templates, dataset, freeform, or an installed one"
     )

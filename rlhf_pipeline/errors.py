@@ -7,6 +7,7 @@ PipelineError
 ├── PromptError                a template, data set or instruction that cannot give a prompt
 ├── CompletionError            a backend that did not complete
 │   └── BackendUnavailable     the backend cannot be reached or loaded at all
+│       └── ProviderParked     a provider asked for longer than a run waits: it goes on later
 ├── StoreError                 the database refused
 │   ├── UnknownComparison      a vote or prediction for a comparison that was never published
 │   ├── InvalidVote            a vote that breaks the rules of voting
@@ -57,6 +58,9 @@ class CompletionError(PipelineError): ...
 
 
 class BackendUnavailable(CompletionError): ...
+
+
+class ProviderParked(BackendUnavailable): ...
 
 
 class StoreError(PipelineError): ...

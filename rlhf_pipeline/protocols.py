@@ -1,8 +1,9 @@
 """What stages need from outside, as protocols: handed in, never imported. Knows no implementation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 class Clock(Protocol):
@@ -29,6 +30,166 @@ class CompletionCache(Protocol):
     def get_many(self, keys: Sequence[str]) -> Mapping[str, str]: ...
 
     def put_many(self, entries: Mapping[str, str]) -> None: ...
+
+
+Lane = tuple[str, str]  # provider and model: what shares a limit
+ItemState = Literal["open", "leased", "succeeded", "failed"]
+Outcome = Literal["succeeded", "retryable", "terminal"]
+Billing = Literal["metered", "none", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One completion asked for. `reserve` is the most that one call for it can cost, in billionths of the currency."""
+
+    item_no: int
+    position: int
+    prompt_id: str
+    provider: str
+    model: str
+    sample_index: int
+    params: str
+    cache_key: str
+    reserve: int
+    is_metered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An item that is this worker's until it is settled or its lease ends; what was tried before."""
+
+    item_no: int
+    n_attempts: int
+    n_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call, what it cost in billionths of the currency, and what becomes of its item."""
+
+    item_no: int
+    provider: str
+    model: str
+    cache_key: str
+    started_at: datetime
+    latency_ms: float
+    outcome: Outcome
+    kind: str
+    becomes: Literal["open", "succeeded", "failed"]
+    is_fault: bool  # counts against the item: a full provider does not
+    billing: Billing
+    status: int | None = None
+    n_prompt_tokens: int = 0
+    n_tokens: int = 0
+    cost: int = 0
+    wait_s: float | None = None
+    error: str | None = None
+    partial: str | None = None
+    result: str | None = None
+    not_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most that may be spent, in billionths of the currency: in this run, on this day (UTC) by the project, with a provider ever."""
+
+    run: int | None = None
+    day: int | None = None
+    provider: int | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return (self.run, self.day, self.provider) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one transaction of the ledger came to."""
+
+    claimed: Mapping[Lane, Sequence[Claim]]
+    from_cache: Sequence[int]  # items that equal keys had answered
+    over_budget: Mapping[Lane, str]  # lanes whose next call does not fit, whatever is under way: why
+    n_open: int | None = None  # left to claim and under way anywhere; only where less was found than wanted
+    n_leased: int | None = None
+    due_s: float | None = None  # until the next of them may be tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Where an item stands, and why."""
+
+    item_no: int
+    state: ItemState
+    kind: str | None
+    error: str | None
+    n_attempts: int
+    is_cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What calls came to: tokens as told by the provider, money in billionths; `n_unknown` calls may have been billed, at worst so much."""
+
+    n_calls: int = 0
+    n_unknown: int = 0
+    n_prompt_tokens: int = 0
+    n_tokens: int = 0
+    cost: int = 0
+    cost_unknown: int = 0
+
+
+class WorkLedger(Protocol):
+    """Every completion asked for, as a row that is claimed, called for and settled. Calls may come from any thread or process."""
+
+    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked goes on where it was; of one that ended, what
+        had failed is open again."""
+        ...
+
+    def turn(
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> Turn:
+        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead are taken back."""
+        ...
+
+    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
+        """Fail what is open in a lane, uncalled; the items."""
+        ...
+
+    def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
+        """Give back what was claimed and not called for; all of the owner's by default."""
+        ...
+
+    def reopen(self, run_id: str, items: Sequence[int]) -> None:
+        """Items whose result is lost are to be made again."""
+        ...
+
+    def park(self, run_id: str, until: datetime, why: str) -> None:
+        """What is open waits for a provider until then; nobody calls for it before the run is started again."""
+        ...
+
+    def settled(self, run_id: str) -> Sequence[Settled]:
+        """Every item of the run, in order."""
+        ...
+
+    def results(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """What is kept under these keys."""
+        ...
+
+    def spent(self, run_id: str) -> Mapping[Lane, Spending]:
+        """By provider and model."""
+        ...
+
+    def end(self, run_id: str) -> None:
+        """Nothing of the run is open any more."""
+        ...
 
 
 def silent(done: int, total: int, note: str = "") -> None:

@@ -455,10 +455,17 @@ class User(Record):
     email: str
     name: str
     kind: Literal["person", "service"] = "person"
-    roles: tuple[Role, ...] = ()
+    roles: tuple[Role, ...] = Field(default=(), description="in this project")
+    organization_roles: tuple[Role, ...] = Field(default=(), description="in every project of the organisation")
+    in_every_project: bool = Field(default=False, description="an account of the organisation, not of this project alone")
     has_password: bool = False
     created_at: datetime
     disabled_at: datetime | None = None
+
+    @property
+    def all_roles(self) -> tuple[Role, ...]:
+        """By which it is said what they may do here."""
+        return tuple(sorted({*self.roles, *self.organization_roles}))
 
 
 class Token(Record):

@@ -20,7 +20,7 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.reward_model.training import change_weights
+from rlhf_pipeline.reward_model.before_change import change_weights
 from rlhf_pipeline.votes import n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
 from rlhf_pipeline.votes.test_split import Recorder

@@ -11,7 +11,8 @@ completion is called a is a coin's work, so the base rate is a half and the unce
 
 Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap would claim certainty. There it is a
 parametric one (Davison and Hinkley 1997, section 2.2): as many votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1),
-see `smoothed`. Where all rows agree, accuracy has Wilson's interval, and Brier and log loss what they would be at its ends.
+see `smoothed`. Where all groups have the same share right (all, or three of four in each), accuracy has Wilson's interval, and Brier and
+log loss at least what they would be at its ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ from rlhf_pipeline.calibration.metrics import (
 from rlhf_pipeline.calibration.slope import slope_interval
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.votes.intervals import BootstrapParams, percentiles, resampled_totals, wilson_bounds
+from rlhf_pipeline.votes.intervals import BootstrapParams, all_alike, percentiles, resampled_totals, wilson_bounds
 
 UNCERTAINTY = 0.25
 
@@ -74,7 +75,7 @@ def calibration_metrics(
         return interval(float(measure(seen)[0]), measure(again))
 
     means = {name: of(lambda totals, name=name: _mean(totals, name)) for name in ("right", "brier", "log_loss")}  # type: ignore[misc]
-    if means["right"].value in (0.0, 1.0):  # drawn again, all alike stay all alike: that is no certainty
+    if all_alike(_mean(again, "right")):  # drawn again, all alike stay all alike: that is no certainty
         means = _at_wilsons_ends(means, rows, n_groups, params.level)
     brier = means["brier"]
     reliability, resolution = of(_reliability), of(_resolution)
@@ -179,14 +180,17 @@ def _error(found: _Agreeing, n_resamples: int, rng: np.random.Generator) -> Floa
 
 
 def _at_wilsons_ends(means: Mapping[str, Interval], rows: Rows, n_groups: int, level: float) -> dict[str, Interval]:
-    """Accuracy, Brier and log loss of rows that all agree: each is linear in the accuracy."""
-    low, high = (float(end) for end in wilson_bounds(means["right"].value, n_groups, level))
-    turned = replace(rows, right=1 - rows.right)
-    otherwise = {"right": 1 - means["right"].value, "brier": _weighted(turned, squares), "log_loss": _weighted(turned, log_losses)}
+    """Accuracy, Brier and log loss of groups with one share right: each is linear in the accuracy, if whoever is right were drawn anew."""
+    accuracy = means["right"].value
+    ends = [float(end) for end in wilson_bounds(accuracy, n_groups, level)]
+    right, wrong = (replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0))
+    slopes = {"right": 1.0} | {
+        name: _weighted(right, measure) - _weighted(wrong, measure) for name, measure in (("brier", squares), ("log_loss", log_losses))
+    }
 
     def with_ends(name: str, interval: Interval) -> Interval:
-        farthest = interval.value + (high - low) * (otherwise[name] - interval.value)
-        return interval.model_copy(update={"low": min(interval.low, farthest), "high": max(interval.high, farthest)})
+        there = [interval.value + (end - accuracy) * slopes[name] for end in ends]
+        return interval.model_copy(update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)})
 
     return {name: with_ends(name, interval) for name, interval in means.items()}
 

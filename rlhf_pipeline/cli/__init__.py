@@ -7,12 +7,15 @@ import typer
 from rlhf_pipeline.cli import (
     annotation,
     audit,
+    cache,
     comparisons,
     demo,
     dev,
     exports,
+    generate,
     imports,
     init,
+    keys,
     models,
     prompts,
     replay,
@@ -39,6 +42,7 @@ app.command("dev")(dev.dev)
 app.command("serve")(serve.serve)
 app.command("vote")(vote.vote)
 app.command("runs")(runs.runs)
+app.command("generate")(generate.generate)
 app.command("replay")(replay.replay)
 app.add_typer(exports.app, name="export")
 app.add_typer(imports.app, name="import")
@@ -52,6 +56,8 @@ app.add_typer(annotation.guidelines, name="guidelines")
 app.add_typer(annotation.rules, name="rules")
 app.add_typer(audit.app, name="audit")
 app.add_typer(storage.app, name="storage")
+app.add_typer(cache.app, name="cache")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

@@ -1,14 +1,25 @@
-"""`rlhf prompts`: make prompts without running the pipeline."""
+"""`rlhf prompts`: make prompts without running the pipeline. Knows the generators by name; writes files alone."""
 
+import contextlib
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import Changes, parameters
+from rlhf_pipeline.cli.showing import show
+from rlhf_pipeline.completions.texts import BackendTexts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.files import writing_whole
+from rlhf_pipeline.prompts import GENERATORS, PromptParams, Rejection, Report, generate
 from rlhf_pipeline.prompts.dataset import write_jsonl
+from rlhf_pipeline.reward_model import Encoder
 
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
 
@@ -18,7 +29,10 @@ def group() -> None:
     """Make prompts."""
 
 
-@app.command("generate")
+SETTABLE = [name for name in PromptParams.model_fields if name not in ("n", "seed", "source")]
+
+
+@app.command("generate", epilog=f"Parameters to --set: {', '.join(SETTABLE)}.")
 def generate_prompts(
     num_prompts: Annotated[
         int, typer.Option("--num-prompts", min=1, max=100_000, help="How many; the file has exactly so many lines.")
@@ -28,9 +42,65 @@ def generate_prompts(
     day: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="UTC day the prompts are for; default today.")
     ] = None,
+    source: Annotated[str, typer.Option(help="What makes them; `rlhf prompts sources` lists what there is.")] = "templates",
+    file: Annotated[
+        Path | None, typer.Option(help="What the source reads: a file of rows, a folder of texts, a template library or instructions.")
+    ] = None,
+    written: Annotated[
+        bool, typer.Option("--written", help="The completion backend writes, for freeform and distilabel, and judges too, for evolution.")
+    ] = False,
+    rejects: Annotated[Path | None, typer.Option(help="File for what was rejected, a JSON object a line with the reason.")] = None,
+    changes: Changes = None,
 ) -> None:
-    """Write prompts from the shipped templates as JSONL."""
-    path = out or Settings.read().exports / "generated_prompts.jsonl"
-    frame = generate(PromptParams(n=num_prompts, seed=seed), day=(day or datetime.now(UTC)).date().isoformat())
+    """Write prompts as JSONL: from the shipped templates, or any other source. docs/prompts.md says what each does."""
+    settings = Settings.read()
+    path = out or settings.exports / "generated_prompts.jsonl"
+    params = parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
+    texts = BackendTexts(Workspace(settings).champions.backend(settings)) if written else None
+    with _told(rejects) as report, _failures_told(texts):
+        frame = generate(
+            params,
+            day=(day or datetime.now(UTC)).date().isoformat(),
+            source_file=file or (settings.prompts_file if source == settings.prompt_source != "templates" else None),
+            text_generator=texts,
+            report=report,
+            embed=Encoder(settings.encoder).encode if params.topic else None,
+        )
     write_jsonl(frame, path)
     typer.echo(f"{len(frame)} prompts in {path}")
+    if any(n for what, n in report.counts.items() if what != "kept"):
+        typer.echo(report.summary())
+
+
+@app.command("sources")
+def sources() -> None:
+    """List what can make prompts: the shipped generators and those that installed packages bring."""
+    rows = [
+        {"source": name, "from": kind.__module__.partition(".")[0], "what": (inspect.getdoc(kind) or "").partition("\n")[0]}
+        for name, kind in GENERATORS.items()
+    ]
+    show(rows, title="prompt sources", empty="There is no source of prompts.")
+
+
+@contextlib.contextmanager
+def _failures_told(texts: BackendTexts | None) -> Iterator[None]:
+    """Why the backend wrote nothing, however the command ends: an empty text alone does not say it."""
+    try:
+        yield
+    finally:
+        for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
+            typer.echo(f"{n:,} not written: {reason}", err=True)
+
+
+@contextlib.contextmanager
+def _told(rejects: Path | None) -> Iterator[Report]:
+    """A report whose rejections go to a file as they come, whole once the prompts are there."""
+    if rejects is None:
+        yield Report()
+        return
+    with writing_whole(rejects) as file:
+
+        def write(rejection: Rejection) -> None:
+            file.write(f"{json.dumps(asdict(rejection), ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+
+        yield Report(sink=write)

@@ -18,7 +18,7 @@ from rlhf_pipeline.cli.showing import bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.cli.votes import passes_so_far, votes_so_far
 from rlhf_pipeline.drift.reference import reference_window
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.records import ModelVersion, folder_hash
@@ -30,9 +30,8 @@ from rlhf_pipeline.reward_model import (
     RewardModelParams,
     encoder_told,
     fit_reward_model,
-    load_reward_model,
 )
-from rlhf_pipeline.reward_model.training import RewardModelReport
+from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import judged_ids, shown_ceiling
 
@@ -73,14 +72,15 @@ def train(
     folder = out or files.checkpoint
     pairs = read_pairs(data or files.training_data)
     said, seq = _votes_of(workspace, pairs)
-    params, model = _unfitted(workspace, kind, label, changes, folder)
     start, parent = _start(workspace, retrain=retrain, checkpoint=checkpoint)
+    encoder = workspace.champions.encoder(start)
+    params, model = _unfitted(kind, label, changes, folder, encoder)
     since = None if change_seq is None else said[said["seq"] >= change_seq]
     with bar(f"reward model ({kind})") as progress:
         fitted = fit_reward_model(
             pairs,
             params,
-            encoder=workspace.champions.encoder(),
+            encoder=encoder,
             model=model,
             ceiling=shown_ceiling(said, passes=passes_so_far(workspace.store, said, seq)),
             ceiling_since_change=None
@@ -202,7 +202,7 @@ def show_openings(as_json: Annotated[bool, typer.Option("--json", help="As JSON,
 
 
 def _unfitted(
-    workspace: Workspace, kind: str, label: str | None, changes: list[str] | None, folder: Path
+    kind: str, label: str | None, changes: list[str] | None, folder: Path, encoder: Encoder
 ) -> tuple[RewardModelParams, RewardModel | None]:
     """Parameters of the fit and, for a kind that has its own, the model with them. Raises ConfigurationError naming the kinds."""
     if kind not in REWARD_MODELS:
@@ -220,7 +220,6 @@ def _unfitted(
             raise ConfigurationError(f"--set {own[0]!r}: the parameters of the installed kind {kind!r} are not known here. Leave them out.")
         return params, REWARD_MODELS[kind]()
     wanted = parameters(TransformerParams, own, label=label)
-    encoder = Encoder(workspace.settings.encoder, max_tokens=wanted.max_tokens)
     return params, TransformerRewardModel(wanted, encoder, checkpoints=folder.with_name(f"{folder.name}.training"))
 
 
@@ -235,14 +234,25 @@ def _told(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any
 def _start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> tuple[RewardModel | None, str | None]:
     """What a fit starts from, and the label of its parent: that of the version whose files these are, or a hash of them."""
     if checkpoint is not None:
-        started = load_reward_model(checkpoint, encoder=workspace.champions.encoder())
         same = [v for v in workspace.registry.history("reward_model") if v.content_hash == folder_hash(checkpoint)]
+        try:
+            started = workspace.champions.load(checkpoint, str(checkpoint))
+        except ModelHashMismatch as cause:
+            used = same[-1].params.get("encoder_used") if same else None
+            if used is None:
+                raise
+            raise ModelHashMismatch(
+                f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that encoder, RLHF_ENCODER={used}, or as what to go "
+                f"on with, after a comma."
+            ) from cause
         return started, same[-1].label if same else f"weights {started.weights_hash[:12]}"
     if not retrain:
         return None, None
     champion = workspace.champions.judge()
     if champion is None:
         raise ModelNotFound("There is no champion to retrain yet. Train the first reward model without --retrain.")
+    if champion.lost is not None:
+        raise champion.lost
     return champion.reward_model, champion.label
 
 

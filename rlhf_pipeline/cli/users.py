@@ -16,6 +16,9 @@ ACTOR = "rlhf users"  # in the audit chain: whoever may run this here is admin
 LOGIN_LINK_LASTS = timedelta(hours=24)
 
 app = typer.Typer(help="People and services that may log in.", no_args_is_help=True)
+Organisation = Annotated[
+    bool, typer.Option("--organisation", help="In every project of the organisation that this store holds, not in this one alone.")
+]
 Email = Annotated[str, typer.Argument(help="The e-mail address, which is the login.", show_default=False)]
 
 
@@ -30,11 +33,13 @@ def add(
     name: Annotated[str, typer.Option(help="Shown to admins; default the address.")] = "",
     role: Annotated[list[Role] | None, typer.Option(help="May be repeated; default annotator.")] = None,
     service: Annotated[bool, typer.Option("--service", help="A program, not a person: it gets no login link, only tokens.")] = False,
+    organisation: Organisation = False,
 ) -> None:
     """Add somebody and print a link that logs its first visitor in, once, within a day."""
     workspace = _ready()
+    here, everywhere = ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
     user = workspace.store.users.add(
-        email=email, name=name, roles=role or [Role.ANNOTATOR], kind="service" if service else "person", actor=ACTOR
+        email=email, name=name, roles=here, organization_roles=everywhere, kind="service" if service else "person", actor=ACTOR
     )
     typer.echo(f"added {_told(user)}")
     if service:
@@ -51,18 +56,32 @@ def list_users() -> None:
     found = workspace.store.users.all()
     for user in found:
         login = "disabled" if user.disabled_at else "password" if user.has_password else "by link"
-        table.add_row(user.email, user.name, user.user_id, user.kind, ", ".join(user.roles) or "none", login)
+        table.add_row(user.email, user.name, user.user_id, user.kind, _roles(user) or "none", login)
     Console().print(
         table if found else f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or `rlhf users add`."
     )
 
 
 @app.command("roles")
-def roles(email: Email, role: Annotated[list[Role], typer.Argument(help="Exactly these from now on.", show_default=False)]) -> None:
-    """Say which roles somebody has; those that are not named are taken away."""
+def roles(
+    email: Email,
+    role: Annotated[
+        list[Role] | None, typer.Argument(help="Exactly these from now on; none with --organisation takes them all.", show_default=False)
+    ] = None,
+    organisation: Organisation = False,
+) -> None:
+    """Say which roles somebody has in this project, or in all of the organisation; those that are not named are taken away there."""
+    if not role and not organisation:
+        raise ConfigurationError("Which roles? Name at least one, or `rlhf users disable` for somebody who may do nothing any more.")
     workspace = _ready()
-    user = workspace.store.users.set_roles(_found(workspace, email).user_id, role, actor=ACTOR)
-    typer.echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.roles)))}")
+    before, users = _found(workspace, email), workspace.store.users
+    change = users.set_organization_roles if organisation else users.set_roles
+    user = change(before.user_id, role or [], actor=ACTOR)
+    typer.echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
+    if user.in_every_project and not before.in_every_project:
+        typer.echo("an account of the organisation from now on: its password, sessions and tokens ended")
+        if user.kind == "person":
+            _tell_link(workspace, user)
 
 
 @app.command("token")
@@ -77,7 +96,7 @@ def token(
     """Print a new API token. It is shown this once: nobody can read it from the store."""
     workspace = _ready()
     user = _found(workspace, email)
-    beyond = sorted(set(scope or ()) - permissions_of(user.roles))
+    beyond = sorted(set(scope or ()) - permissions_of(user.all_roles))
     if beyond:
         raise ConfigurationError(f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give them a role first.")
     secret, made = workspace.store.tokens.issue(
@@ -127,4 +146,8 @@ def _tell_link(workspace: Workspace, user: User) -> None:
 
 
 def _told(user: User) -> str:
-    return f"{user.email} ({user.user_id}), {', '.join(user.roles) or 'no role'}"
+    return f"{user.email} ({user.user_id}), {_roles(user) or 'no role'}"
+
+
+def _roles(user: User) -> str:
+    return ", ".join([*user.roles, *(f"{role} in every project" for role in user.organization_roles)])

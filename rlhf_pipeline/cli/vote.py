@@ -178,7 +178,7 @@ def _annotator(workspace: Workspace, email: str) -> User:
     user = workspace.store.users.with_email(email)
     if user is None or user.disabled_at is not None:
         raise ConfigurationError(f"Nobody with e-mail {email!r} may vote here. Add them: rlhf users add {email} --role annotator.")
-    if Permission.VOTES_CAST not in permissions_of(user.roles):
+    if Permission.VOTES_CAST not in permissions_of(user.all_roles):
         raise ConfigurationError(f"{user.email} has no role that votes. Give them one: rlhf users roles {user.email} annotator.")
     return user
 
@@ -190,7 +190,7 @@ def _principal(user: User) -> Principal:
         token_id="rlhf vote", user_id=user.user_id, kind="api", name=None, scopes=None, created_at=now, expires_at=now, last_used_at=None,
         revoked_at=None,
     )  # fmt: skip
-    return Principal(user, token, permissions_of(user.roles))
+    return Principal(user, token, permissions_of(user.all_roles))
 
 
 def _percent(said: str) -> float:

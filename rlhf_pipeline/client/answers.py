@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, Highlight, Record, Role
+from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, Highlight, Interval, Record, ReliabilityBin, Role
 
 T = TypeVar("T")
 
@@ -287,10 +287,85 @@ class UserRow(Answer):
     name: str
     kind: str
     roles: tuple[Role, ...]
+    organization_roles: tuple[Role, ...] = ()
+    in_every_project: bool = False
     created_at: datetime
     disabled_at: datetime | None
-    login_link: str | None = None
+    login_link: str | None = None  # of `add_user` in a session; a token is told none
     etag: str | None = None  # of an answer about one user, none in lists: what `change_user` was made of
+
+
+class TokenRow(Answer):
+    """One's own token as it is listed: never its secret."""
+
+    token_id: str
+    name: str | None
+    scopes: tuple[str, ...] | None
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Calibration(Answer):
+    """One calibrator as it was measured on the test split of its day."""
+
+    reward_model: str
+    version: int
+    calibrator_version: int | None
+    method: str
+    state: Literal["serving", "standby", "replaced", "refused", "imported"]
+    fitted_at: datetime
+    n_fit: int
+    n: int
+    ece_raw: Interval
+    ece_calibrated: Interval
+    ece_debiased_raw: Interval | None
+    ece_debiased_calibrated: Interval | None
+    slope_raw: Interval | None
+    slope_calibrated: Interval | None
+    accuracy: Interval
+    noise_ceiling: Interval | None
+
+
+class CalibrationDetail(Calibration):
+    raw_bins: tuple[ReliabilityBin, ...]
+    calibrated_bins: tuple[ReliabilityBin, ...]
+
+
+class CalibrationProbe(Answer):
+    """Predictions that were made before their votes, beside these."""
+
+    reward_model: str | None
+    calibrator: str | None
+    n_votes: int
+    n_comparisons: int
+    newest_only: bool
+    accuracy: Interval | None
+    noise_ceiling: Interval | None
+    ece: Interval | None
+    ece_debiased: Interval | None
+    slope: Interval | None
+    brier: Interval | None
+    bins: tuple[ReliabilityBin, ...]
+    counted_at: datetime
+    is_current: bool
+
+
+class ProbedPair(Answer):
+    """A vote that met a prediction; what a token may not read is None."""
+
+    comparison_id: str
+    seq: int
+    p_raw: float
+    p_calibrated: float
+    prompt: str | None
+    completion_a: str | None
+    completion_b: str | None
+    choice: Choice | None
+    strength: int | None
+    annotator_id: str | None
+    wrong: bool | None
 
 
 class LinkOfAudit(Answer):

@@ -87,18 +87,19 @@ class AsyncClient:
         """Newest first; `mark` is one of those that `quality` counts."""
         return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark))
 
-    def comparisons(self) -> AsyncIterator[answers.Comparison]:
-        return self.each(calls.comparisons())
+    def comparisons(self, *, category: str | None = None) -> AsyncIterator[answers.Comparison]:
+        return self.each(calls.comparisons(category=category))
 
     async def comparison(self, comparison_id: str) -> answers.Comparison:
         return await self.send(calls.comparison(comparison_id))
 
     async def offer(
         self, *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None,
-        priority: int = 0,
+        priority: int = 0, annotator_id: str | None = None,
     ) -> answers.Offered:  # fmt: skip
-        """Ask people about comparisons."""
-        return await self.send(calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority))
+        """Ask people about comparisons, or the one person named."""
+        asked = calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority, annotator_id=annotator_id)
+        return await self.send(asked)
 
     async def withdraw(self, ids: Sequence[str]) -> int:
         return await self.send(calls.withdraw(ids))
@@ -126,20 +127,45 @@ class AsyncClient:
     def users(self) -> AsyncIterator[answers.UserRow]:
         return self.each(calls.users())
 
-    async def add_user(self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> answers.UserRow:
-        return await self.send(calls.add_user(email, name=name, roles=roles, kind=kind))
+    async def add_user(
+        self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), organization_roles: Sequence[Role | str] = (),
+        kind: str = "person",
+    ) -> answers.UserRow:  # fmt: skip
+        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf users login-link`: no token makes one."""
+        return await self.send(calls.add_user(email, name=name, roles=roles, organization_roles=organization_roles, kind=kind))
 
     async def user(self, user_id: str) -> answers.UserRow:
         return await self.send(calls.user(user_id))
 
     async def change_user(
-        self, user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
-    ) -> answers.UserRow:
+        self, user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
+        organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
+    ) -> answers.UserRow:  # fmt: skip
         """What is None stays. `etag` is that of the user as they were read; where somebody was faster, ConflictingRequest is raised."""
-        return await self.send(calls.change_user(user_id, etag=etag, name=name, roles=roles, disabled=disabled))
+        return await self.send(
+            calls.change_user(user_id, etag=etag, name=name, roles=roles, organization_roles=organization_roles, disabled=disabled)
+        )
 
-    async def login_link(self, user_id: str) -> str:
-        return await self.send(calls.login_link(user_id))
+    def tokens(self) -> AsyncIterator[answers.TokenRow]:
+        """One's own, newest first, those that ended too."""
+        return self.each(calls.tokens())
+
+    def calibrations(self) -> AsyncIterator[answers.Calibration]:
+        """Every calibrator there was, the last fitted first."""
+        return self.each(calls.calibrations())
+
+    async def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
+        return await self.send(calls.calibration(reward_model, version))
+
+    async def calibration_probe(self, *, reward_model: str | None = None, calibrator: str | None = None) -> answers.CalibrationProbe:
+        """The reliability diagram of predictions that were made before their votes; of the model that predicted last, unless told."""
+        return await self.send(calls.calibration_probe(reward_model=reward_model, calibrator=calibrator))
+
+    def calibration_pairs(
+        self, confidence: float, *, reward_model: str | None = None, calibrator: str | None = None
+    ) -> AsyncIterator[answers.ProbedPair]:
+        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly predicted first."""
+        return self.each(calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator))
 
     async def progress(self) -> answers.Progress:
         return await self.send(calls.progress())

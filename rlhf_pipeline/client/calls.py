@@ -104,8 +104,8 @@ def votes(
     return _list("votes", answers.CastVote, annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark, limit=limit)
 
 
-def comparisons(*, limit: int = 100) -> Call[Page[answers.Comparison]]:
-    return _list("comparisons", answers.Comparison, limit=limit)
+def comparisons(*, category: str | None = None, limit: int = 100) -> Call[Page[answers.Comparison]]:
+    return _list("comparisons", answers.Comparison, category=category, limit=limit)
 
 
 def comparison(comparison_id: str) -> Call[answers.Comparison]:
@@ -113,10 +113,12 @@ def comparison(comparison_id: str) -> Call[answers.Comparison]:
 
 
 def offer(
-    *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None, priority: int = 0
-) -> Call[answers.Offered]:
-    said = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted, "overlap": overlap, "priority": priority}
-    return _post("comparisons:offer", answers.Offered, _plain(said))
+    *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None, priority: int = 0,
+    annotator_id: str | None = None,
+) -> Call[answers.Offered]:  # fmt: skip
+    which = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted}
+    how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
+    return _post("comparisons:offer", answers.Offered, _plain(which | how))
 
 
 def withdraw(ids: Sequence[str]) -> Call[int]:
@@ -148,27 +150,51 @@ def put_rules(new: AnnotationRules, *, version: int) -> Call[answers.RulesVersio
     return Call("PUT", "rules", answers.RulesVersion.model_validate, body=said, if_match=_etag_of(version))
 
 
-def users() -> Call[Page[answers.UserRow]]:
-    return _list("users", answers.UserRow)
+def users(*, limit: int = 100) -> Call[Page[answers.UserRow]]:
+    return _list("users", answers.UserRow, limit=limit)
 
 
 def user(user_id: str) -> Call[answers.UserRow]:
     return _get(f"users/{_id(user_id)}", answers.UserRow)
 
 
-def add_user(email: str, *, name: str = "", roles: Sequence[Role | str] = (), kind: str = "person") -> Call[answers.UserRow]:
-    return _post("users", answers.UserRow, {"email": email, "name": name, "roles": [str(role) for role in roles], "kind": kind})
+def add_user(
+    email: str, *, name: str = "", roles: Sequence[Role | str] = (), organization_roles: Sequence[Role | str] = (), kind: str = "person"
+) -> Call[answers.UserRow]:
+    given = {"roles": _words(roles), "organization_roles": _words(organization_roles)}
+    return _post("users", answers.UserRow, {"email": email, "name": name, "kind": kind, **given})
 
 
 def change_user(
-    user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None, disabled: bool | None = None
-) -> Call[answers.UserRow]:
-    said = {"name": name, "roles": None if roles is None else [str(role) for role in roles], "disabled": disabled}
+    user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
+    organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
+) -> Call[answers.UserRow]:  # fmt: skip
+    said = {"name": name, "roles": _words(roles), "organization_roles": _words(organization_roles), "disabled": disabled}
     return Call("PATCH", f"users/{_id(user_id)}", answers.UserRow.model_validate, body=_plain(said), if_match=etag)
 
 
-def login_link(user_id: str) -> Call[str]:
-    return Call("POST", f"users/{_id(user_id)}:login-link", lambda answer: str(answer["login_link"]), key=_new_key())
+def tokens(*, limit: int = 100) -> Call[Page[answers.TokenRow]]:
+    return _list("me/tokens", answers.TokenRow, limit=limit)
+
+
+def calibrations(*, limit: int = 100) -> Call[Page[answers.Calibration]]:
+    return _list("calibrations", answers.Calibration, limit=limit)
+
+
+def calibration(reward_model: str, version: int) -> Call[answers.CalibrationDetail]:
+    return _get(f"calibrations/{_id(reward_model)}/{version}", answers.CalibrationDetail)
+
+
+def calibration_probe(*, reward_model: str | None = None, calibrator: str | None = None) -> Call[answers.CalibrationProbe]:
+    params = _plain({"reward_model": reward_model, "calibrator": calibrator})
+    return replace(_get("calibrations/probe", answers.CalibrationProbe), params=params)
+
+
+def calibration_pairs(
+    confidence: float, *, reward_model: str | None = None, calibrator: str | None = None, limit: int = 100
+) -> Call[Page[answers.ProbedPair]]:
+    filters = {"bin": confidence, "reward_model": reward_model, "calibrator": calibrator, "limit": limit}
+    return _list("calibrations/probe/pairs", answers.ProbedPair, **filters)
 
 
 def progress() -> Call[answers.Progress]:
@@ -221,6 +247,10 @@ def _list(path: str, item: type[A], /, **filters: object) -> Call[Page[A]]:
 def _plain(said: Mapping[str, Any]) -> JsonObject:
     """Without what is not said; moments and days as ISO 8601."""
     return {name: value.isoformat() if isinstance(value, date) else value for name, value in said.items() if value is not None}
+
+
+def _words(roles: Sequence[Role | str] | None) -> list[str] | None:
+    return None if roles is None else [str(role) for role in roles]
 
 
 def _etag_of(version: int) -> str:

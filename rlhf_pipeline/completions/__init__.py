@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult
-from rlhf_pipeline.completions.engine import CompletionParams, complete_prompts
+from rlhf_pipeline.completions.anthropic import ADDRESS, AnthropicBackend
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend, Reply
+from rlhf_pipeline.completions.engine import CompletionParams, Generation, complete_prompts, generate
+from rlhf_pipeline.completions.keys import provider_key
+from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.template import TemplateBackend
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.plugins import Members
 
 # Each is made with arguments of its own: a folder, an address, or nothing. Those of other packages are made with nothing.
@@ -14,17 +18,37 @@ _OWN: dict[str, Callable[..., CompletionBackend]] = {
     "template": TemplateBackend,
     "local": LocalBackend,
     "openai_compatible": OpenAICompatibleBackend,
+    "anthropic": AnthropicBackend,
 }
 BACKENDS = Members("completions", _OWN)
 
+
+def hosted_backend(settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend | None:
+    """The provider that the settings name, at its own address unless they name another; None where completions are made otherwise."""
+    if settings.completion_backend == "openai_compatible":
+        return OpenAICompatibleBackend(settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s)
+    if settings.completion_backend == "anthropic":
+        is_named = settings.base_url != Settings.model_fields["base_url"].default
+        address = settings.base_url if is_named else ADDRESS
+        return AnthropicBackend(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
+    return None
+
+
 __all__ = [
     "BACKENDS",
+    "AnthropicBackend",
+    "CallParams",
     "CompletionBackend",
     "CompletionParams",
     "CompletionRequest",
     "CompletionResult",
+    "Generation",
+    "HostedBackend",
     "LocalBackend",
     "OpenAICompatibleBackend",
+    "Reply",
     "TemplateBackend",
     "complete_prompts",
+    "generate",
+    "hosted_backend",
 ]

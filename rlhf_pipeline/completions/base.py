@@ -1,10 +1,12 @@
-"""What a completion backend is. Knows requests and results; knows no model, no provider and no DataFrame."""
+"""What a completion backend is. Knows requests, results and calls; knows no model, no provider and no DataFrame."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
+from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
 
 
@@ -18,6 +20,7 @@ class CompletionRequest(Record):
     sample_index: int = Field(ge=0)
     seed: int = Field(ge=0, lt=2**31)
     max_tokens: int = Field(ge=1)
+    system: str | None = Field(default=None, description="what a provider is told before the prompt")
 
 
 class CompletionResult(Record):
@@ -33,6 +36,31 @@ class CompletionResult(Record):
     @classmethod
     def failed(cls, error: str, *, latency_ms: float = 0.0, finish_reason: str = "error") -> "CompletionResult":
         return cls(error=error, latency_ms=latency_ms, finish_reason=finish_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one call to a provider came to, told apart by `kind` (see `faults.KINDS`); no retry is in it.
+
+    `wait_s` is how long the provider asked to be left alone; with `closes` every further request would be refused too.
+    """
+
+    outcome: Outcome
+    kind: str
+    billing: Billing
+    text: str | None = None
+    finish_reason: str = "error"
+    n_prompt_tokens: int = 0
+    n_tokens: int = 0
+    status: int | None = None
+    error: str | None = None
+    partial: str | None = None
+    wait_s: float | None = None
+    is_fault: bool = True
+    closes: bool = False
+
+
+OnText = Callable[[str], None]  # told each piece of a streamed text
 
 
 class CompletionBackend(Protocol):
@@ -69,4 +97,42 @@ class CompletionBackend(Protocol):
             BackendUnavailable: nothing can be completed at all: no such model, no such address, credentials refused.
                 The message names the setting to mend.
         """
+        ...
+
+
+@runtime_checkable
+class WatchableBackend(Protocol):
+    """A backend on this machine that tells of texts while it makes them."""
+
+    def stream(self, requests: Sequence[CompletionRequest], on_text: Callable[[int, str], None] | None) -> Iterator[CompletionResult]:
+        """`complete`; `on_text` is told the number of a request and the next piece of its text, which joined are the completion's."""
+        ...
+
+
+@runtime_checkable
+class HostedBackend(Protocol):
+    """A backend whose model is elsewhere, behind limits and a bill. The engine asks it one call at a time.
+
+    Attributes:
+        provider: whose limits and bill these are: host and port of the address.
+        model: the provider's name of the model; with `provider` it names what shares a limit.
+        has_answered: whether anything that is a completion ever came; before that, the address may be wrong.
+    """
+
+    name: str
+    model_version: str
+    model: str
+    has_answered: bool
+
+    @property
+    def provider(self) -> str: ...
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]: ...
+
+    async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
+        """One call, no retry: whatever the provider does is a Reply, never an error. With `on_text` the answer is streamed to it."""
+        ...
+
+    async def close(self) -> None:
+        """End the connections of this event loop."""
         ...

@@ -1,8 +1,8 @@
 """The backend for any transformers causal LM, by folder or hub id. Knows the policy; knows no frame and no cache."""
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -10,21 +10,28 @@ from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
 from rlhf_pipeline.policy.loading import Generated, Policy, load_policy
 
+OnRow = Callable[[int, str], None]  # told pieces of one request's text
+
 
 class LocalBackend:
     """Completes on this machine, offline, in batches; every request has its own seed, so a batch of one equals a batch of eight."""
 
     name = "local"
+    likes_equal_lengths = True  # what is shorter than its neighbour is padded, and computed all the same
 
     def __init__(self, name_or_folder: str | Path, model_version: str) -> None:
         self.name_or_folder = name_or_folder
         self.model_version = model_version
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        yield from self.stream(requests, None)
+
+    def stream(self, requests: Sequence[CompletionRequest], on_text: OnRow | None) -> Iterator[CompletionResult]:
+        """`complete`, where somebody watches: told of each request, by its number, the pieces of its text as they are made."""
         policy = self._policy
         # One call of the policy has one limit of tokens.
-        for max_tokens, same in groupby(requests, key=lambda r: r.max_tokens):
-            yield from _complete(policy, list(same), max_tokens)
+        for max_tokens, same in groupby(enumerate(requests), key=lambda numbered: numbered[1].max_tokens):
+            yield from _complete(policy, list(same), max_tokens, on_text)
 
     @cached_property
     def _policy(self) -> Policy:
@@ -34,13 +41,16 @@ class LocalBackend:
             raise BackendUnavailable(f"The local backend has no policy to complete with: {cause}") from cause
 
 
-def _complete(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int) -> Iterator[CompletionResult]:
+def _complete(
+    policy: Policy, numbered: Sequence[tuple[int, CompletionRequest]], max_tokens: int, on_text: OnRow | None
+) -> Iterator[CompletionResult]:
     room = policy.context_length - max_tokens
-    lengths = [policy.count_prompt_tokens(r.prompt) for r in requests]
+    lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
     # A prompt that does not fit must not take its batch along.
-    fitting = [r for r, length in zip(requests, lengths, strict=True) if length <= room]
+    fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
+    heard = None if on_text is None else partial(_told, on_text, [number for number, _ in fitting])
     started = time.perf_counter()
-    made = iter(_generate(policy, fitting, max_tokens) if fitting else [])
+    made = iter(_generate(policy, [r for _, r in fitting], max_tokens, heard) if fitting else [])
     share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
     for length in lengths:
         if length > room:
@@ -59,7 +69,11 @@ def _complete(policy: Policy, requests: Sequence[CompletionRequest], max_tokens:
         )
 
 
-def _generate(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int) -> list[Generated]:
+def _told(on_text: OnRow, numbers: Sequence[int], row: int, piece: str) -> None:
+    on_text(numbers[row], piece)
+
+
+def _generate(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int, on_text: OnRow | None) -> list[Generated]:
     return policy.generate(
         [r.prompt for r in requests],
         temperature=[r.temperature for r in requests],
@@ -67,4 +81,5 @@ def _generate(policy: Policy, requests: Sequence[CompletionRequest], max_tokens:
         seeds=[r.seed for r in requests],
         max_new_tokens=max_tokens,
         batch_size=len(requests),
+        on_text=on_text,
     )

@@ -1,31 +1,38 @@
 """The backend for any server that speaks OpenAI's chat completions. Knows the `openai` client; knows no frame and no cache."""
 
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from typing import TYPE_CHECKING
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
-from rlhf_pipeline.errors import BackendUnavailable
+from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
+from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.openai_batches import OpenAIBatches
+from rlhf_pipeline.completions.wire import completed, count_of, events, lost, parsed, rest_of, transport_errors
+from rlhf_pipeline.completions.workers import answers
+from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, OpenAI
-    from openai.types.chat import ChatCompletion, ChatCompletionMessage
+    from openai import AsyncOpenAI
 
-TOLD = 300  # characters kept of what a server says
-CREDENTIALS_REFUSED = (401, 403)
+CURES = {
+    "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
+    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
+}
 
 
 class OpenAICompatibleBackend:
-    """Completes by `POST {base_url}/chat/completions`, several requests at once.
+    """Completes by `POST {base_url}/chat/completions`: OpenAI, DeepSeek, Together, vLLM, Ollama, llama.cpp.
 
-    The client repeats what may pass (429, 408, 409, 5xx, lost connections) up to `max_retries` times, waiting as long
-    as the server's Retry-After says, else 0.5 s doubling up to 8 s. What fails after that, is refused or comes
-    without text is the error of its own row. Credentials refused, an unknown model or address, and a server that
-    never answered make the backend unavailable. The key stands in no error and no `repr`.
+    One call is one request: the client below repeats nothing. `complete` repeats what may pass up to `max_retries` times, waiting as
+    long as the server says, else at random up to 0.5 s, doubling. What fails after that, is refused or comes without text is the
+    error of its own row. Credentials refused, an unknown model or address, and a server that never answered make the backend
+    unavailable. The key stands in no error and no `repr`.
     """
 
     name = "openai_compatible"
@@ -48,105 +55,160 @@ class OpenAICompatibleBackend:
         self.max_retries = max_retries
         self.timeout_s = timeout_s
         self.concurrency = concurrency
-        self._has_answered = False
+        self.has_answered = False
+        self._open: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
 
     def __repr__(self) -> str:
-        return f"OpenAICompatibleBackend({self.model!r}, {self.base_url!r})"
+        return f"OpenAICompatibleBackend({self.model!r}, {provider_of(self.base_url)!r})"
+
+    @property
+    def provider(self) -> str:
+        return provider_of(self.base_url)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="completions")
+        return answers(self, requests, CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency))
+
+    async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
+        partial: list[str] = []
         try:
-            yield from pool.map(self._complete, requests)
-        finally:
-            # Also when a caller stops early or the backend turns out unavailable: nothing more is asked, or paid for.
-            pool.shutdown(cancel_futures=True)
+            return await (self._whole(request) if on_text is None else self._streamed(request, on_text, partial))
+        except self.errors() as cause:
+            return await self.told(cause, partial)
 
-    @cached_property
-    def _client(self) -> "OpenAI":
-        from openai import OpenAI
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What asking this provider can end in; `told` says what it comes to."""
+        from openai import APIError
 
-        # Servers without authentication take any key; the client insists on one.
-        key = self.api_key.get_secret_value() if self.api_key else "none"
-        return OpenAI(base_url=self.base_url, api_key=key, max_retries=self.max_retries, timeout=self.timeout_s)
+        return (APIError, ValueError, *transport_errors())
 
-    def _complete(self, request: CompletionRequest) -> CompletionResult:
-        started = time.perf_counter()
-        outcome = self._attempt(request)
-        if isinstance(outcome, BackendUnavailable):
-            raise outcome  # here, not where it was found: the client's own error holds the request, and with it the key
-        return outcome.model_copy(update={"latency_ms": (time.perf_counter() - started) * 1000})
+    async def told(self, cause: Exception, partial: Sequence[str] = ()) -> Reply:
+        from openai import APIStatusError
 
-    def _attempt(self, request: CompletionRequest) -> CompletionResult | BackendUnavailable:
-        from openai import APIConnectionError, APIError, APIStatusError
+        if isinstance(cause, APIStatusError):
+            return self._refused(cause.status_code, cause.response.headers, await rest_of(cause.response))
+        return lost(cause.__cause__ or cause, self.base_url, self._secret, partial="".join(partial) if partial else None)
 
-        try:
-            return self._read(self._ask(request))
-        except APIStatusError as cause:
-            error = f"HTTP {cause.status_code} from {self.base_url}: {self._told(cause)}"
-            cure = self._cure(cause)
-            return BackendUnavailable(f"{error}. {cure}.") if cure else CompletionResult.failed(error)
-        except APIConnectionError as cause:
-            return self._unanswered(f"{self.base_url} gave no answer in {self.max_retries + 1} attempts ({self._told(cause)})")
-        except (APIError, ValueError) as cause:  # ValueError: JSON cut off half-way
-            return self._unanswered(f"{self.base_url} sent no readable answer ({self._told(cause)})")
+    def batches(self) -> OpenAIBatches:
+        """The Batch API of this provider, where it has one; within the event loop that asks."""
+        return OpenAIBatches(self._client(), self._body, self._of_batch)
 
-    def _ask(self, request: CompletionRequest) -> "ChatCompletion":
-        return self._client.chat.completions.create(
-            model=self.model,
-            messages=[{"role": "user", "content": request.prompt}],
-            temperature=request.temperature,
-            top_p=request.top_p,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
-        )
+    def _of_batch(self, status: int, body: Mapping[str, Any]) -> Reply:
+        return self._read(dict(body), status, {}) if status < 400 else self._refused(status, {}, json.dumps(body).encode())
 
-    def _read(self, answer: object) -> CompletionResult | BackendUnavailable:
-        """The completion in `answer`, which the client does not check: a web page comes as `str`, a foreign JSON as anything."""
-        choices = getattr(answer, "choices", None)
-        if not isinstance(choices, list):
-            return self._unanswered(f"{self.base_url} did not send a chat completion but {self._told(answer)!r}")
-        self._has_answered = True
+    async def close(self) -> None:
+        if self._open is not None:
+            client, self._open = self._open[1], None
+            await client.close()
+
+    def _client(self) -> "AsyncOpenAI":
+        """Of this event loop: connections belong to the loop they were made in."""
+        loop = asyncio.get_running_loop()
+        if self._open is None or self._open[0] is not loop:
+            import httpx2
+            from openai import AsyncOpenAI
+
+            # Servers without authentication take any key; the client insists on one.
+            key = self.api_key.get_secret_value() if self.api_key else "none"
+            transport = httpx2.AsyncClient(
+                timeout=self.timeout_s, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None), follow_redirects=False
+            )
+            self._open = (
+                loop,
+                AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=self.timeout_s, http_client=transport),
+            )
+        return self._open[1]
+
+    def _body(self, request: CompletionRequest) -> dict[str, Any]:
+        can = capabilities_of(self.base_url)
+        system = [] if request.system is None else [{"role": "system", "content": request.system}]
+        body = {
+            "model": self.model,
+            "messages": [*system, {"role": "user", "content": request.prompt}],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            can.max_tokens: request.max_tokens,
+        }
+        return body | ({"seed": request.seed} if can.seed else {})
+
+    async def _whole(self, request: CompletionRequest) -> Reply:
+        import httpx2
+
+        # The bytes themselves: the client does not check what it makes models of, and making them costs a third of the call.
+        answer = await self._client().post("/chat/completions", cast_to=httpx2.Response, body=self._body(request))
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self.base_url, self._secret)
+        if isinstance(found, Reply):
+            return found
+        return self._read(found, answer.status_code, answer.headers)
+
+    def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
+        choices = found.get("choices")
+        if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
+            return fault("garbled", f"{self.base_url} did not send a chat completion but {told(found, self._secret)!r}", status=status)
+        self.has_answered = True
+        usage = found.get("usage")
         if not choices:
-            return CompletionResult.failed(f"{self.model} sent no choice.")
-        message, reason = choices[0].message, choices[0].finish_reason or "stop"
-        usage = getattr(answer, "usage", None)
-        error = self._fault(message, reason)
-        return CompletionResult(
-            text=message.content if error is None else None,
-            n_prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
-            n_tokens=getattr(usage, "completion_tokens", None) or 0,
-            finish_reason=reason,
-            error=error,
-        )
+            return self._empty(f"{self.model} sent no choice.", usage, status)
+        message, reason = choices[0].get("message"), str(choices[0].get("finish_reason") or "stop")
+        message = message if isinstance(message, dict) else {}
+        return self._judged(message.get("content"), message.get("refusal"), reason, usage, status, headers)
 
-    def _fault(self, message: "ChatCompletionMessage", reason: str) -> str | None:
-        """Why there is no text to keep, or None."""
-        if reason == "content_filter":
-            return f"{self.model} stopped by its content filter."
-        if message.refusal:
-            return f"{self.model} refused: {self._told(message.refusal)}"
-        if not isinstance(message.content, str) or not message.content.strip():
-            return f"{self.model} sent an empty completion (finish reason {reason})."
-        return None
+    def _judged(self, text: object, refusal: object, reason: str, usage: object, status: int, headers: Mapping[str, str]) -> Reply:
+        counted = usage if isinstance(usage, dict) else {}
+        n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
+        if refusal:
+            reply = fault(
+                "refusal", f"{self.model} refused: {told(refusal, self._secret)}", n_prompt_tokens=n_prompt, n_tokens=n, status=status
+            )
+        else:
+            plain = text if isinstance(text, str) else ""
+            reply = completed(plain, reason, n_prompt, n, status, self.model, is_told=bool(counted))
+        wait_s = exhausted_for(headers, utc_now())
+        return reply if wait_s is None else replace(reply, wait_s=wait_s)
 
-    def _unanswered(self, error: str) -> CompletionResult | BackendUnavailable:
-        """The row's error once the server has answered anything; before that, the address is wrong or nobody is there."""
-        if self._has_answered:
-            return CompletionResult.failed(error)
-        return BackendUnavailable(f"{error}. Start the server or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.")
+    def _empty(self, error: str, usage: object, status: int) -> Reply:
+        counted = usage if isinstance(usage, dict) else {}
+        n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
+        return fault("empty", error, n_prompt_tokens=n_prompt, n_tokens=n, status=status)
 
-    def _cure(self, cause: "APIStatusError") -> str | None:
-        """What to mend where every further request would be refused too."""
-        if cause.status_code in CREDENTIALS_REFUSED:
-            return "Set api_key (RLHF_API_KEY) to a key that may use this model"
-        if cause.status_code == 404:
-            return f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
-        if cause.code == "insufficient_quota":
-            return "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another"
-        return None
+    async def _streamed(self, request: CompletionRequest, on_text: OnText, partial: list[str]) -> Reply:
+        """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing counts without a finish reason."""
+        can = capabilities_of(self.base_url)
+        body = self._body(request) | {"stream": True} | ({"stream_options": {"include_usage": True}} if can.usage_in_stream else {})
+        reason: str | None = None
+        refusal: list[str] = []
+        usage: object = None
+        async with self._client().chat.completions.with_streaming_response.create(**body) as answer:
+            if "text/event-stream" not in answer.headers.get("content-type", ""):
+                found = parsed(await answer.read(), answer.headers.get("content-type", ""), self.base_url, self._secret)
+                return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
+            async for event in events(answer.iter_lines()):
+                usage = event.get("usage") or usage
+                for choice in event.get("choices") or ():
+                    delta = choice.get("delta") or {}
+                    if piece := delta.get("content"):
+                        partial.append(piece)
+                        on_text(piece)
+                    if piece := delta.get("refusal"):
+                        refusal.append(piece)
+                    reason = choice.get("finish_reason") or reason
+        text = "".join(partial)
+        if reason is None:
+            return fault("cut", f"{self.base_url} ended its stream without a finish reason", partial=text or None)
+        self.has_answered = True
+        return self._judged(text, "".join(refusal), reason, usage, answer.status_code, answer.headers)
 
-    def _told(self, said: object) -> str:
-        """What a server or the client said, on one line, short, and without the key, which some servers repeat."""
-        line = " ".join(str(said).split())
-        secret = self.api_key.get_secret_value() if self.api_key else ""
-        return (line.replace(secret, "***") if secret else line)[:TOLD]
+    def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
+        found = parsed(content, "", self.base_url, self._secret)
+        error = found.get("error") if isinstance(found, dict) else None
+        error = error if isinstance(error, dict) else {}
+        said = error.get("message") or content.decode("utf-8", "replace")
+        code = error.get("code") or error.get("type")
+        where = f"{self.base_url}: {told(said, self._secret)}"
+        reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
+        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
+        cure = CURES.get(reply.kind, cure)
+        return replace(reply, error=f"{reply.error}. {cure}.") if reply.closes else reply
+
+    @property
+    def _secret(self) -> str:
+        return self.api_key.get_secret_value() if self.api_key else ""

@@ -1,7 +1,8 @@
 """Any transformers causal LM as a policy that completes prompts and scores completions. Knows no prompt library and no votes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelNotFo
 from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
 
 Floats = npt.NDArray[np.float64]
+OnText = Callable[[int, str], None]  # told pieces of a row's text
 DEFAULT_CONTEXT = 2048
 
 
@@ -86,8 +88,9 @@ class Policy:
         seeds: Sequence[int],
         max_new_tokens: int = 48,
         batch_size: int = 64,
+        on_text: OnText | None = None,
     ) -> list[Generated]:
-        """One completion per prompt, in order.
+        """One completion per prompt, in order. `on_text` is told each row's text piece by piece while it is made; joined they are the completion.
 
         Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context, and for
         temperatures, top_ps or seeds of another number than the prompts.
@@ -102,7 +105,12 @@ class Policy:
         order = sorted(range(n), key=lambda i: len(ids[i]))  # rows of like length share a batch: less padding
         for start in range(0, n, batch_size):
             rows = order[start : start + batch_size]
-            batch = self._generate_batch([ids[i] for i in rows], temperatures[rows], top_ps[rows], [seeds[i] for i in rows], max_new_tokens)
+            heard = None if on_text is None else _Heard(self, rows, on_text)
+            batch = self._generate_batch(
+                [ids[i] for i in rows], temperatures[rows], top_ps[rows], [seeds[i] for i in rows], max_new_tokens, heard
+            )
+            if heard is not None:
+                heard.end([one.text for one in batch])
             made.update(zip(rows, batch, strict=True))
         return [made[i] for i in range(n)]
 
@@ -151,7 +159,13 @@ class Policy:
                 )
 
     def _generate_batch(
-        self, ids: Sequence[list[int]], temperatures: Floats, top_ps: Floats, seeds: Sequence[int], max_new_tokens: int
+        self,
+        ids: Sequence[list[int]],
+        temperatures: Floats,
+        top_ps: Floats,
+        seeds: Sequence[int],
+        max_new_tokens: int,
+        heard: "_Heard | None",
     ) -> list[Generated]:
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
@@ -160,7 +174,7 @@ class Policy:
         width = max(len(row) for row in ids)
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
-        chooser = _RowChooser(self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends)
+        chooser = _RowChooser(self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard)
         # the chooser leaves one token per row possible, so that transformers' greedy search only has to follow
         config = GenerationConfig(
             do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, eos_token_id=ends or None, pad_token_id=pad, repetition_penalty=1.0
@@ -173,8 +187,13 @@ class Policy:
 
     def _generated(self, tokens: list[int], n_prompt_tokens: int, ends: Sequence[int]) -> Generated:
         stop = next((i for i, token in enumerate(tokens) if token in ends), None)
-        text = self.tokenizer.decode(tokens[:stop], skip_special_tokens=True).strip()
-        return Generated(text, n_prompt_tokens, len(tokens) if stop is None else stop + 1, "length" if stop is None else "stop")
+        return Generated(
+            self.text_of(tokens[:stop]), n_prompt_tokens, len(tokens) if stop is None else stop + 1, "length" if stop is None else "stop"
+        )
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Of a completion's tokens: without the blanks around it."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
     def _summed_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
         import torch
@@ -190,17 +209,48 @@ class Policy:
         return np.asarray((taken * scored).sum(-1), dtype=np.float64)
 
 
+class _Heard:
+    """Rows of a batch, told while they are made. A character whose bytes are not all there is told once they are."""
+
+    def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
+        self._policy, self._rows, self._on_text = policy, rows, on_text
+        self._tokens: list[list[int]] = [[] for _ in rows]
+        self._told = [""] * len(rows)
+
+    def add(self, row: int, token: int) -> None:
+        self._tokens[row].append(token)
+        self._tell(row, self._policy.text_of(self._tokens[row]).rstrip("\ufffd"))
+
+    def end(self, texts: Sequence[str]) -> None:
+        for row, text in enumerate(texts):
+            self._tell(row, text)
+
+    def _tell(self, row: int, text: str) -> None:
+        told = self._told[row]
+        if len(text) > len(told) and text.startswith(told):
+            self._told[row] = text
+            self._on_text(self._rows[row], text[len(told) :])
+
+
 class _RowChooser:
     """A logits processor that draws each row's next token from the row's own noise."""
 
     def __init__(
-        self, model: Any, n_prompt: Sequence[int], temperatures: Floats, top_ps: Floats, seeds: Sequence[int], ends: Sequence[int]
+        self,
+        model: Any,
+        n_prompt: Sequence[int],
+        temperatures: Floats,
+        top_ps: Floats,
+        seeds: Sequence[int],
+        ends: Sequence[int],
+        heard: _Heard | None,
     ) -> None:
-        self._model, self._n_prompt, self._ends = model, n_prompt, ends
+        self._model, self._n_prompt, self._ends, self._heard = model, n_prompt, ends, heard
         self._temperatures, self._top_ps, self._seeds = temperatures, top_ps, seeds
         self._noise: RowNoise | None = None
         self._open = list(range(len(n_prompt)))
         self._width = max(n_prompt)
+        self._last_alone = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         self._noise = self._noise or RowNoise(self._seeds, self._temperatures, scores.shape[1])
@@ -219,10 +269,14 @@ class _RowChooser:
         only[rows, 0] = -float("inf")
         only[rows, tokens] = 0.0
         self._open = [row for row, token in zip(rows, tokens, strict=True) if token not in self._ends]
+        if self._heard is not None:
+            for row, token in zip(rows, tokens, strict=True):
+                self._heard.add(row, int(token))
         return only
 
     def _logits_alone(self, ids: Any) -> Floats:
-        return np.array(self._model(input_ids=ids[None]).logits[:, -1], dtype=np.float64)
+        # Only the last token's logits, where a model can leave out the others: the head is most of the work of a small one.
+        return np.array(self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64)
 
 
 def _per_row(value: Sequence[float] | float, n: int, what: str) -> Floats:

@@ -25,53 +25,53 @@ class RowNoise:
         self._shape = n_vocabulary
 
     def draw(self, rows: Sequence[int]) -> Floats:
-        """The next noise of `rows`, (len(rows), n_vocabulary); each call advances these rows by one step."""
+        """The next noise of `rows`, (len(rows), n_vocabulary), or (len(rows), 1) of nothing; each call advances these rows by one step."""
         generators = [self._generators[row] for row in rows]
+        if not any(generators):
+            return np.zeros((len(rows), 1))
         return np.stack([np.zeros(self._shape) if g is None else g.gumbel(size=self._shape) for g in generators])
 
 
 def choose_tokens(logits: Floats, temperature: Floats, top_p: Floats, noise: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Tokens (rows,) and whether each is decided beyond rounding (rows,), for logits and noise (rows, n_vocabulary).
+    """Tokens (rows,) and whether each is decided beyond rounding (rows,), for logits and noise (rows, n_vocabulary or 1).
 
     Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of likeliest tokens with at least that mass.
     """
     greedy = temperature <= 0
     scale = np.where(greedy, 1.0, temperature)[:, None]
-    log_p = logits / scale
-    log_p = log_p - np.logaddexp.reduce(log_p, axis=1, keepdims=True)
-    kept, wide, unsure_edge, edge = _nucleus(np.exp(log_p), np.where(greedy, 1.0, top_p))
-    noisy = log_p + noise
-    tokens = np.where(kept, noisy, -np.inf).argmax(axis=1)
-    among_wide = np.where(wide, noisy, -np.inf)
-    winner = among_wide.argmax(axis=1)
+    noisy = logits / scale + noise  # log p but for a constant of each row, which decides nothing
+    tokens = noisy.argmax(axis=1)
+    winner, winner_p = tokens.copy(), np.ones(len(logits))
+    unsure_edge, edge = np.zeros(len(logits), dtype=bool), np.zeros(len(logits))
+    cut = np.flatnonzero(~greedy & (top_p < 1))
+    if len(cut):  # only these rows need probabilities
+        log_p = logits[cut] / scale[cut]
+        log_p -= np.logaddexp.reduce(log_p, axis=1, keepdims=True)
+        kept, wide, unsure_edge[cut], edge[cut] = _nucleus(np.exp(log_p), top_p[cut])
+        tokens[cut] = np.where(kept, noisy[cut], -np.inf).argmax(axis=1)
+        noisy[cut] = np.where(wide, noisy[cut], -np.inf)
+        winner[cut] = noisy[cut].argmax(axis=1)
+        winner_p[cut] = np.exp(log_p[np.arange(len(cut)), winner[cut]])
     rows = np.arange(len(logits))
-    gap = among_wide[rows, winner] - np.partition(among_wide, -2, axis=1)[:, -2]
-    near_tie = gap * scale[:, 0] < LOGIT_TOLERANCE
-    at_edge = unsure_edge & (np.exp(log_p[rows, winner]) <= edge * (1 + LOGIT_TOLERANCE))
+    best = noisy[rows, winner]
+    noisy[rows, winner] = -np.inf
+    near_tie = (best - noisy.max(axis=1)) * scale[:, 0] < LOGIT_TOLERANCE
+    at_edge = unsure_edge & (winner_p <= edge * (1 + LOGIT_TOLERANCE))
     return tokens, ~(near_tie | at_edge)
 
 
 def _nucleus(p: Floats, top_p: Floats) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Floats]:
-    """Tokens kept, those and the next likeliest one, whether rounding could move the edge, the edge's probability."""
-    everything = np.ones_like(p, dtype=bool)
-    cut = np.flatnonzero(top_p < 1)
-    kept, wide = everything, everything.copy()
-    unsure, edge = np.zeros(len(p), dtype=bool), np.zeros(len(p))
-    if len(cut) == 0:
-        return kept, wide, unsure, edge
-    order = np.argsort(-p[cut], axis=1, kind="stable")
-    sorted_p = np.take_along_axis(p[cut], order, axis=1)
+    """Of rows that are cut: tokens kept, those and the next likeliest one, whether rounding could move the edge, the edge's probability."""
+    order = np.argsort(-p, axis=1, kind="stable")
+    sorted_p = np.take_along_axis(p, order, axis=1)
     before = np.cumsum(sorted_p, axis=1) - sorted_p
-    target = top_p[cut, None]
+    target = top_p[:, None]
     n_kept = np.maximum((before < target).sum(axis=1), 1)
     rank = np.argsort(order, axis=1, kind="stable")
-    kept = kept.copy()
-    kept[cut] = rank < n_kept[:, None]
-    wide[cut] = rank <= n_kept[:, None]
-    last = np.arange(len(cut)), n_kept - 1
-    following = np.arange(len(cut)), np.minimum(n_kept, p.shape[1] - 1)
-    edge[cut] = sorted_p[last]
+    kept, wide = rank < n_kept[:, None], rank <= n_kept[:, None]
+    last = np.arange(len(p)), n_kept - 1
+    following = np.arange(len(p)), np.minimum(n_kept, p.shape[1] - 1)
+    edge: Floats = sorted_p[last]
     near_target = np.minimum(np.abs(before[last] - target[:, 0]), np.abs(before[following] - target[:, 0])) < MASS_TOLERANCE
     equal = sorted_p[last] - sorted_p[following] < LOGIT_TOLERANCE * sorted_p[last]
-    unsure[cut] = near_target | equal
-    return kept, wide, unsure, edge
+    return kept, wide, near_target | equal, edge

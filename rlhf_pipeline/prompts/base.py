@@ -1,30 +1,56 @@
-"""What a prompt generator is asked and what it gives back. Knows the PROMPTS frame; knows no source of prompts."""
+"""What a prompt generator is asked and what it gives. Knows the PROMPTS frame; knows no source of prompts."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.prompts.constraints import ConstraintParams, unusable
 from rlhf_pipeline.records import Category, Difficulty, content_hash, content_id
 
-MAX_PROMPT_BYTES = 100_000
+if TYPE_CHECKING:
+    from rlhf_pipeline.prompts.selection import Selection
+
+ROWS_AT_ONCE = 5_000
 
 
-class PromptParams(BaseModel):
-    """How many prompts of what kind; quotas are exact, by largest remainder."""
+class PromptParams(ConstraintParams):
+    """How many prompts of what kind, and what each must keep; quotas are exact, by largest remainder."""
 
     model_config = ConfigDict(extra="forbid")
 
     n: int = Field(100, description="Prompts per day", ge=1, le=100_000)
     categories: dict[str, float] = Field({}, description="Share per category; empty = the source's own, templates: all six equally")
     difficulties: dict[str, float] = Field({}, description="Share per difficulty within each category; empty = as they come")
-    source: str = Field("templates", description="Generator of the prompts: templates, dataset, freeform, or an installed one")
+    source: str = Field(
+        "templates", description="Generator of the prompts: templates, dataset, freeform, evolution, distilabel, or an installed one"
+    )
     seed: int = Field(0, description="Seed; the seed of a day is derived from it and the day", ge=0)
+    max_similarity: float = Field(
+        1.0,
+        description="Prompts that share more of their runs of five characters with an earlier one are left out; 1 = equal ones only",
+        gt=0,
+        le=1,
+    )
+    library: str = Field(
+        "taught",
+        description="Of the source templates: taught (what the embedded policy learnt), wide (the others) or all",
+        pattern="^(taught|wide|all)$",
+    )
+    dataset: str = Field("", description="Of the source dataset: hub id or folder of a data set, instead of the file of RLHF_PROMPTS_FILE")
+    split: str = Field("train", description="Of that data set", min_length=1)
+    domain: str = Field("", description="Of the source dataset: kept beside each prompt that names no domain of its own")
+    generations: int = Field(5, description="Of the source evolution", ge=1, le=50)
+    population: int = Field(
+        40, description="Of the source evolution: prompts of a category that live on from one generation to the next", ge=2, le=10_000
+    )
+    alike: float = Field(0.8, description="Of the source evolution: max_similarity among all that ever lived", gt=0, le=1)
 
     @field_validator("categories", "difficulties")
     @classmethod
@@ -41,16 +67,24 @@ class PromptParams(BaseModel):
 class PromptGenerator(Protocol):
     """A source of prompts.
 
-    `generate` returns exactly `params.n` rows of PROMPTS, the same for the same params, day and seed, without
-    duplicates and without a prompt whose id is in `exclude`; it raises PromptError when the source cannot give them.
+    `generate` offers drafts to `selection` until it is full or the source has no more: the same drafts in the same order for the same
+    params and seed. What may stay (quotas, duplicates, constraints, excluded ids) is the selection's affair, and so are the frame
+    and the error where the source gave too few. A row that is no prompt is told to `selection.report`, and costs no other. Raises
+    PromptError where the source cannot be used at all.
+
+    >>> class Greetings:
+    ...     name = "greetings"
+    ...     def __init__(self, source_file=None, text_generator=None): ...
+    ...     def generate(self, params, *, seed, selection):
+    ...         selection.offer_all(Draft(f"Greet guest {i}.", "creative", "easy") for i in range(1000))
     """
 
     name: str
 
-    def generate(self, params: PromptParams, *, day: str, seed: int, exclude: frozenset[str]) -> pd.DataFrame: ...
+    def generate(self, params: PromptParams, *, seed: int, selection: "Selection") -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Draft:
     """A prompt before it belongs to a day."""
 
@@ -92,28 +126,10 @@ def quotas(n: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def check_size(text: str, where: str) -> None:
-    """Raises PromptError when `text` is empty or over the limit; `where` names its row."""
-    if not text.strip():
-        raise PromptError(f"{where}: the prompt is empty. Give every row a text.")
-    size = len(text.encode("utf-8", errors="surrogatepass"))
-    if size > MAX_PROMPT_BYTES:
-        raise PromptError(f"{where}: the prompt has {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}. Shorten or drop it.")
-
-
-def choose(drafts: Sequence[Draft], params: PromptParams, exclude: frozenset[str], *, what: str) -> list[Draft]:
-    """The first `params.n` usable drafts in their order, by the quotas of category and difficulty.
-
-    Duplicates and excluded ids are passed over. Raises PromptError naming the quota that `what` cannot fill.
-    """
-    unique = {d.prompt_id: d for d in reversed(drafts)}  # reversed: the first of equals stays
-    pool = [d for d in drafts if d.prompt_id not in exclude and unique[d.prompt_id] is d]
-    chosen: list[Draft] = []
-    for n, category, difficulty in cells(params):
-        fitting = [d for d in pool if category in (None, d.category) and difficulty in (None, d.difficulty)][:n]
-        if len(fitting) < n:
-            raise PromptError(shortage(what, n, len(fitting), category, difficulty))
-        chosen += fitting
-    return chosen
+    """Raises PromptError when `text` can be no prompt: empty, over the limit, not storable; `where` names its row."""
+    broken = unusable(text)
+    if broken is not None:
+        raise PromptError(f"{where}: {broken.reason}.")
 
 
 def cells(params: PromptParams) -> Iterable[tuple[int, str | None, str | None]]:
@@ -126,30 +142,28 @@ def _counts(n: int, shares: Mapping[str, float]) -> list[tuple[str | None, int]]
     return [*quotas(n, shares).items()] if shares else [(None, n)]
 
 
-def shortage(what: str, wanted: int, found: int, category: str | None, difficulty: str | None) -> str:
-    """Words for a quota that cannot be met."""
-    kind = " ".join(k for k in (difficulty, category) if k) or "new"
-    return (
-        f"{what} has {found} unused {kind} prompts, {wanted} were asked for. "
-        f"Lower n or the share of {kind}, add prompts, or exclude fewer earlier ones."
-    )
+def to_frame(drafts: Iterable[tuple[str, Draft]], *, source: str, day: str, seed: int) -> pd.DataFrame:
+    """Drafts, with their ids, as PROMPTS rows of `day`; made piece by piece, because a dict costs ten times its row of a frame."""
+    remaining = iter(drafts)
+    pieces = iter(lambda: [_row(*pair, source, day, seed) for pair in islice(remaining, ROWS_AT_ONCE)], [])
+    frames = [_frame(rows) for rows in pieces]  # each checked, and no id twice: to check all of it again would double the memory
+    return pd.concat(frames, ignore_index=True) if frames else PROMPTS.empty()
 
 
-def to_frame(drafts: Sequence[Draft], *, source: str, day: str, seed: int) -> pd.DataFrame:
-    """The drafts as PROMPTS rows of `day`."""
-    rows = [
-        {
-            "day": day,
-            "prompt_id": d.prompt_id,
-            "text": d.text,
-            "category": d.category,
-            "difficulty": d.difficulty,
-            "source": source,
-            "template_id": d.template_id,
-            "variables": json.dumps(dict(d.variables), ensure_ascii=False, sort_keys=True),
-            "reference": d.reference,
-            "seed": seed,
-        }
-        for d in drafts
-    ]
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return check_frame(pd.DataFrame(rows, columns=list(PROMPTS.columns)), PROMPTS)
+
+
+def _row(prompt_id: str, draft: Draft, source: str, day: str, seed: int) -> dict[str, Any]:
+    return {
+        "day": day,
+        "prompt_id": prompt_id,
+        "text": draft.text,
+        "category": draft.category,
+        "difficulty": draft.difficulty,
+        "source": source,
+        "template_id": draft.template_id,
+        "variables": json.dumps(dict(draft.variables), ensure_ascii=False, sort_keys=True, default=str),
+        "reference": draft.reference,
+        "seed": seed,
+    }

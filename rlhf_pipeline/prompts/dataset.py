@@ -1,72 +1,99 @@
-"""Prompts from a file, and the JSONL form of PROMPTS. Knows files; knows no template and no policy."""
+"""Prompts from a file or a data set, and the JSONL form of PROMPTS. Knows rows; knows no template and no policy."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.errors import FrameError, PromptError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import writing_whole
 from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size, choose, to_frame
+from rlhf_pipeline.prompts.base import ROWS_AT_ONCE, Draft, PromptParams, prompt_id
+from rlhf_pipeline.prompts.constraints import unstorable, unusable
+from rlhf_pipeline.prompts.rows import Row, hub_rows, plain, read_rows
+from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
 
-TEXT_COLUMNS = ("text", "prompt", "instruction")
+TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
 
 
 class DatasetGenerator:
-    """Draws from a JSONL, CSV or Parquet file with a text column and, where it has them, category, difficulty, reference."""
+    """Draws from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of the hub or in a folder (`dataset`).
+
+    Rows have a text column and, where they know them, category, difficulty, reference and domain.
+    """
 
     name = "dataset"
 
     def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
-        if source_file is None:
-            raise PromptError("The dataset source needs a file. Set RLHF_PROMPTS_FILE to a JSONL, CSV or Parquet file of prompts.")
         self._path = source_file
 
-    def generate(self, params: PromptParams, *, day: str, seed: int, exclude: frozenset[str]) -> pd.DataFrame:
+    def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """See `PromptGenerator`; rows are drawn without replacement in seeded order, duplicates of the file once."""
-        drafts = [_draft(row, where) for where, row in read_rows(self._path)]
-        shuffled = [drafts[i] for i in np.random.default_rng(seed).permutation(len(drafts))]
-        return to_frame(choose(shuffled, params, exclude, what=f"{self._path}"), source=self.name, day=day, seed=seed)
+        places: list[str] = []
+        drafts: list[Draft] = []
+        for where, draft in read_drafts(self._rows(params), params, selection.report):
+            places.append(where)
+            drafts.append(draft)
+        if not drafts and not selection.report.n_rejected.total():
+            raise PromptError(
+                f"{params.dataset or self._path} holds no rows. Give it one prompt a row, in a column {' or '.join(TEXT_COLUMNS)}."
+            )
+        order = np.random.default_rng(seed).permutation(len(drafts))
+        selection.offer_all((drafts[i] for i in order), (places[i] for i in order))
+
+    def _rows(self, params: PromptParams) -> Iterator[Row]:
+        if params.dataset:
+            return hub_rows(params.dataset, params.split)
+        if self._path is None:
+            raise PromptError(
+                "The dataset source needs a file or a data set. Name a JSONL, JSON, CSV or Parquet file of prompts (RLHF_PROMPTS_FILE, or "
+                "--file), or set `dataset` to a hub id or folder."
+            )
+        return read_rows(self._path)
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of a JSONL, CSV or Parquet file, each with the words that name it in an error.
-
-    Raises PromptError for a file that does not exist or is of another kind, bytes that are not UTF-8 (naming the
-    line), a line that is no JSON object.
-    """
-    if not path.is_file():
-        raise PromptError(f"Prompts file {path} does not exist. Check RLHF_PROMPTS_FILE.")
-    kind = path.suffix.lower()
-    if kind in (".jsonl", ".ndjson"):
-        yield from _json_rows(path)
-    elif kind == ".csv":
-        yield from _csv_rows(path)
-    elif kind == ".parquet":
-        yield from _parquet_rows(path)
-    else:
-        raise PromptError(f"Prompts file {path}: unknown kind {kind!r}. Give .jsonl, .csv or .parquet.")
+def read_drafts(rows: Iterator[Row], params: PromptParams, report: Report) -> Iterator[tuple[str, Draft]]:
+    """Drafts of rows with the words that name each, every text once, whichever way its accents are encoded; rows that are none, and
+    repeats, are told to `report`."""
+    seen: set[str] = set()
+    for row in rows:
+        draft = row.fault or _draft(row.cells, params.domain)
+        if isinstance(draft, str):
+            report.reject("row", draft, where=row.where)
+            continue
+        name = prompt_id(normalize("NFC", draft.text), draft.reference)
+        if name in seen:
+            report.n_duplicates += 1
+        else:
+            seen.add(name)
+            yield row.where, draft
 
 
 def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
     """PROMPTS as one JSON object a line; returns the number of lines. Never half a file; raises ArtefactError where the disk refuses."""
     checked = check_frame(frame, PROMPTS)
-    lines = [json.dumps(_plain(row), ensure_ascii=False) for row in checked.to_dict("records")]
-    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
-    return len(lines)
+    with writing_whole(path) as file:
+        for start in range(0, len(checked), ROWS_AT_ONCE):
+            rows = checked.iloc[start : start + ROWS_AT_ONCE].to_dict("records")
+            file.write("".join(f"{json.dumps(plain(row), ensure_ascii=False)}\n" for row in rows).encode())
+    return len(checked)
 
 
 def read_jsonl(path: Path) -> pd.DataFrame:
     """PROMPTS from a file of `write_jsonl`, unchanged. Raises PromptError naming the line or column."""
-    rows = [dict(row) for _, row in read_rows(path)]
+    rows = []
+    for row in read_rows(path):
+        if row.fault is not None:
+            raise PromptError(f"{row.where}: {row.fault}.")
+        rows.append(dict(row.cells))
     if not rows:
         return PROMPTS.empty()
     try:
@@ -75,68 +102,56 @@ def read_jsonl(path: Path) -> pd.DataFrame:
         raise PromptError(f"{path} holds no exported prompts: {cause}") from cause
 
 
-def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): None if pd.isna(value) else value for key, value in row.items()}
-
-
-def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as cause:
-                raise PromptError(
-                    f"{path}, line {number}: not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8."
-                ) from cause
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in _text_lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as cause:
-            raise PromptError(f"{path}, line {number}: no JSON ({cause}). Write one JSON object a line.") from cause
-        if not isinstance(row, dict):
-            raise PromptError(f"{path}, line {number}: a {type(row).__name__}, not an object. Write one JSON object a line.")
-        yield f"{path}, line {number}", row
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    csv.field_size_limit(100_000_000)  # so that an overlong prompt is refused by name, not by the csv module
-    reader = csv.DictReader(io.StringIO("".join(line for _, line in _text_lines(path)), newline=""))
-    for row in reader:
-        yield f"{path}, line {reader.line_num}", {key: value for key, value in row.items() if value not in ("", None)}
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        rows = pd.read_parquet(path).to_dict("records")
-    except (OSError, ValueError) as cause:
-        raise PromptError(f"{path} is no readable Parquet file ({cause}). Write it again.") from cause
-    for number, row in enumerate(rows, start=1):
-        yield f"{path}, row {number}", _plain(row)
-
-
-def _draft(row: Mapping[str, Any], where: str) -> Draft:
+def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
+    """The draft of a row, or why it is none, with the cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
     if text is None:
-        raise PromptError(f"{where}: no text. Give a column {' or '.join(TEXT_COLUMNS)}.")
-    check_size(text, where)
-    category = row.get("category") or Category.INSTRUCTION
-    difficulty = row.get("difficulty") or Difficulty.MEDIUM
+        return f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are {', '.join(map(repr, row)) or 'none'}"
+    if (broken := unusable(text)) is not None:
+        return broken.reason
+    domain = str(row.get("domain") or whole_domain)
+    category = _word(row.get("category")) or (domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value)
+    difficulty = _word(row.get("difficulty")) or Difficulty.MEDIUM.value
     if category not in tuple(Category) or difficulty not in tuple(Difficulty):
-        raise PromptError(
-            f"{where}: category {category!r}, difficulty {difficulty!r}. Categories: {', '.join(Category)}; difficulties: {', '.join(Difficulty)}."
-        )
-    reference = row.get("reference")
-    variables = row.get("variables")
+        return f"category {category!r}, difficulty {difficulty!r}. Categories: {', '.join(Category)}; difficulties: {', '.join(Difficulty)}"
+    reference, template, variables = row.get("reference"), row.get("template_id"), _variables(row.get("variables"), domain)
+    for name, said in (("reference", reference), ("template_id", template), ("domain", domain), ("variables", variables)):
+        if (why := _unkept(said)) is not None:
+            return f"{name} {why}"
     return Draft(
         text,
         str(category),
         str(difficulty),
         None if reference in (None, "") else str(reference),
-        row.get("template_id"),
-        variables if isinstance(variables, Mapping) else {},
+        None if template in (None, "") else str(template),
+        variables,
     )
+
+
+def _word(said: Any) -> Any:
+    return said.strip().lower() if isinstance(said, str) else said
+
+
+def _unkept(said: Any) -> str | None:
+    """Why a cell beside the text cannot be kept."""
+    if isinstance(said, list):
+        return "is a list, not a text. Give one"
+    if isinstance(said, Mapping):
+        said = json.dumps(dict(said), ensure_ascii=False, default=str)  # where NUL is an escape, which can be kept
+    return unstorable(said) if isinstance(said, str) else None
+
+
+def _variables(said: Any, domain: str) -> Mapping[str, Any]:
+    """Of an exported row they are JSON, of another an object or nothing."""
+    if isinstance(said, str):
+        try:
+            said = json.loads(said)
+        except (ValueError, RecursionError):
+            said = None
+    return {**said, **_of_domain(domain)} if isinstance(said, Mapping) else _of_domain(domain)
+
+
+@lru_cache(maxsize=1_000)
+def _of_domain(domain: str) -> Mapping[str, Any]:
+    """One for all rows of a domain: a hundred thousand of their own would take 20 MB."""
+    return MappingProxyType({"domain": domain} if domain else {})

@@ -1,14 +1,16 @@
 """Prompts from free-form instructions, by a text generator or as they stand. Knows no policy and no template."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts.base import Draft, PromptParams, cells, check_size, choose, to_frame
-from rlhf_pipeline.prompts.dataset import read_rows
+from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
+from rlhf_pipeline.prompts.rows import read_rows
+from rlhf_pipeline.prompts.selection import Selection
+from rlhf_pipeline.prompts.written import ask, no_prompt
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
 
@@ -29,53 +31,85 @@ class FreeformGenerator:
         self._path = INSTRUCTIONS if source_file is None else source_file
         self._generator = text_generator
 
-    def generate(self, params: PromptParams, *, day: str, seed: int, exclude: frozenset[str]) -> pd.DataFrame:
-        """See `PromptGenerator`; a text generator is asked again, up to five times, while its texts repeat."""
-        lines = load_instructions(self._path)
+    def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
+        """See `PromptGenerator`; a text generator is asked again, up to five times, while its texts repeat or break a rule."""
+        lines = load_instructions(self._path, selection)
         shuffled = [lines[i] for i in np.random.default_rng(seed).permutation(len(lines))]
-        if self._generator is not None:
-            shuffled = self._written(self._generator, shuffled, params, seed, exclude)
-        return to_frame(choose(shuffled, params, exclude, what=f"{self._path}"), source=self.name, day=day, seed=seed)
-
-    def _written(
-        self, generator: TextGenerator, lines: list[Draft], params: PromptParams, seed: int, exclude: frozenset[str]
-    ) -> list[Draft]:
-        written: dict[str, Draft] = {}
+        if self._generator is None:
+            selection.offer_all(shuffled)
+            return
         for attempt in range(MAX_ROUNDS):
-            wanted = [line for n, category, level in cells(params) for line in _cycled(lines, n, category, level)]
-            asked = [f"Write one prompt, as one line, that asks for this: {line.text}" for line in wanted]
-            for line, text in zip(wanted, generator.generate_texts(asked, seed=seed + attempt), strict=True):
-                draft = Draft(" ".join(text.split()), line.category, line.difficulty, variables={"instruction": line.text})
-                if draft.text and draft.prompt_id not in exclude:
-                    check_size(draft.text, f"text written for the instruction {line.text!r}")
-                    written.setdefault(draft.prompt_id, draft)
-            if _suffices(list(written.values()), params):
-                break
-        return list(written.values())
+            if selection.full:
+                return
+            self._write(self._generator, shuffled, seed + attempt, selection)
+
+    def _write(self, generator: TextGenerator, lines: list[Draft], seed: int, selection: Selection) -> None:
+        """One text for every prompt still wanted. The level of a cell is asked for in words, because the lines know none of their own."""
+        wanted = [
+            (line, level or line.difficulty, f"Write one {level} prompt" if level else "Write one prompt")
+            for (category, level), n in selection.open_cells.items()
+            for line in _cycled(lines, n, category)
+        ]
+        asked = [f"{how}, as one line, that asks for this: {line.text}" for line, _, how in wanted]
+        drafts = [
+            Draft(" ".join(text.split()), line.category, level, variables={"instruction": line.text})
+            for (line, level, _), text in zip(wanted, ask(generator, asked, seed=seed), strict=True)
+        ]
+        offer_written(drafts, selection)
 
 
-def load_instructions(path: Path) -> list[Draft]:
-    """Instruction lines of a file. Raises PromptError naming file and line for what cannot be read."""
+def offer_written(drafts: Iterable[Draft], selection: Selection) -> None:
+    """Offers those that may be prompts, told by the instruction they were written for; the report is told of the others."""
+    may_be = []
+    for draft in drafts:
+        if (why := no_prompt(draft.text)) is None:
+            may_be.append(draft)
+        else:
+            selection.report.reject("written", why, where=_written_for(draft), text=draft.text)
+    selection.offer_all(may_be, map(_written_for, may_be))
+
+
+def _written_for(draft: Draft) -> str:
+    return f"text written for the instruction {draft.variables['instruction']!r}"
+
+
+def load_instructions(path: Path, selection: Selection) -> list[Draft]:
+    """Instruction lines of a file; lines that are none are told to the selection's report. Raises PromptError for a file that cannot be read."""
     if path.suffix.lower() in (".yaml", ".yml"):
-        return _from_yaml(path)
-    if path.suffix.lower() == ".txt":
+        said = _yaml_lines(path)
+    elif path.suffix.lower() == ".txt":
+        said = [(text, Category.INSTRUCTION.value, f"{path}, line {i}") for i, text in enumerate(_text_lines(path), start=1) if text]
+    else:
+        said = []
+        for row in read_rows(path):
+            if row.fault is None:
+                said.append((str(row.cells.get("text") or ""), str(row.cells.get("category") or Category.INSTRUCTION), row.where))
+            else:
+                selection.report.reject("row", row.fault, where=row.where)
+    lines = []
+    for text, category, where in said:
         try:
-            lines = [line.strip() for line in path.read_bytes().decode("utf-8").split("\n")]
-        except (OSError, UnicodeDecodeError) as cause:
-            raise PromptError(f"Instructions {path} cannot be read ({cause}). Give a UTF-8 text file.") from cause
-        return [_line(text, Category.INSTRUCTION, f"{path}, line {i}") for i, text in enumerate(lines, start=1) if text]
-    rows = list(read_rows(path))
-    return [_line(str(row.get("text", "")), str(row.get("category", Category.INSTRUCTION)), where) for where, row in rows]
+            lines.append(_line(text, category, where))
+        except PromptError as cause:
+            selection.report.reject("row", str(cause).removeprefix(f"{where}: ").rstrip("."), where=where, text=text)
+    return lines
 
 
-def _from_yaml(path: Path) -> list[Draft]:
+def _text_lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_bytes().decode("utf-8").split("\n")]
+    except (OSError, UnicodeDecodeError) as cause:
+        raise PromptError(f"Instructions {path} cannot be read ({cause}). Give a UTF-8 text file.") from cause
+
+
+def _yaml_lines(path: Path) -> list[tuple[str, str, str]]:
     try:
         by_category = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise PromptError(f"Instructions {path} cannot be read ({cause}). Give UTF-8 YAML of `category: [lines]`.") from cause
-    if not isinstance(by_category, dict):
+    if not isinstance(by_category, dict) or not all(isinstance(texts, list) for texts in by_category.values()):
         raise PromptError(f"Instructions {path} must be `category: [lines]`.")
-    return [_line(str(t), str(c), f"{path}, {c} {i}") for c, texts in by_category.items() for i, t in enumerate(texts, start=1)]
+    return [(str(t), str(c), f"{path}, {c} {i}") for c, texts in by_category.items() for i, t in enumerate(texts, start=1)]
 
 
 def _line(text: str, category: str, where: str) -> Draft:
@@ -85,12 +119,6 @@ def _line(text: str, category: str, where: str) -> Draft:
     return Draft(text, category, Difficulty.MEDIUM)
 
 
-def _cycled(lines: list[Draft], n: int, category: str | None, level: str | None) -> list[Draft]:
-    fitting = [d for d in lines if category in (None, d.category) and level in (None, d.difficulty)]
+def _cycled(lines: list[Draft], n: int, category: str | None) -> list[Draft]:
+    fitting = [d for d in lines if category in (None, d.category)]
     return [fitting[i % len(fitting)] for i in range(n)] if fitting else []
-
-
-def _suffices(drafts: list[Draft], params: PromptParams) -> bool:
-    return all(
-        sum(category in (None, d.category) and level in (None, d.difficulty) for d in drafts) >= n for n, category, level in cells(params)
-    )

@@ -8,18 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts.base import Draft, PromptParams, cells, check_size, shortage, to_frame
+from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
+from rlhf_pipeline.prompts.expressions import compute, names_in
 from rlhf_pipeline.prompts.references import RULES, compute_reference
+from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
 
 LIBRARY = Path(__file__).with_name("library.yaml")
+# What the embedded policy was taught (policy/answers.yaml) and is judged on stands apart: to it, all others are noise.
+LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
+# Near-duplicates, texts off the topic, and all that break a rule, after which a template is given up: one whose fixed words break a rule
+# would else be filled 200,000 times. To embed a text takes 10 ms, and few lists have more than 40 values.
+IN_A_ROW = (200, 40, 2_000)
+OF_A_LEVEL = ("text", "derived", "distinct", "reference")  # what a level may say otherwise than its template, beside variables
 
 
 class Reference(BaseModel):
@@ -42,6 +49,7 @@ class Template(BaseModel):
     difficulty: Difficulty
     text: str
     variables: dict[str, tuple[Any, ...]]
+    derived: dict[str, str] = Field({}, description="further variables, each an expression over those before it")
     distinct: tuple[str, ...] = ()
     reference: Reference | None = None
     table: dict[str, str | int | float] = Field({}, description="of the reference's rule")
@@ -51,13 +59,18 @@ class Template(BaseModel):
         return prod(len(values) for values in self.variables.values())
 
     def fill(self, combination: int) -> Draft | None:
-        """The draft of one combination, 0 to n_combinations - 1; None where variables are equal that must differ."""
+        """The draft of one combination, 0 to n_combinations - 1; None where variables are equal that must differ, or a derived number is no
+        whole one."""
         drawn: dict[str, Any] = {}
         for name, values in self.variables.items():
             combination, at = divmod(combination, len(values))
             drawn[name] = values[at]
         if len({drawn[name] for name in self.distinct}) < len(self.distinct):
             return None
+        for name, expression in self.derived.items():
+            drawn[name] = compute(expression, drawn, where=f"template {self.template_id}")
+            if drawn[name] is None:
+                return None
         return Draft(self.text.format(**drawn), self.category, self.difficulty, self._reference(drawn), self.template_id, drawn)
 
     def _reference(self, drawn: Mapping[str, Any]) -> str | None:
@@ -68,28 +81,27 @@ class Template(BaseModel):
 
 
 class TemplateGenerator:
-    """Fills the templates of a library, the shipped one by default: no key, no download."""
+    """Fills the templates of a library, shipped or a file's: no key, no download."""
 
     name = "templates"
 
     def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
         self._path = source_file
 
-    def generate(self, params: PromptParams, *, day: str, seed: int, exclude: frozenset[str]) -> pd.DataFrame:
+    def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """See `PromptGenerator`; templates of one category and difficulty take turns."""
-        templates = load_templates(self._path)
-        if not params.categories:
-            params = params.model_copy(update={"categories": dict.fromkeys(sorted({t.category.value for t in templates}), 1.0)})
+        templates = load_templates(self._path) if self._path else shipped_templates(params.library)
+        selection.divide_equally(sorted({t.category.value for t in templates}))
         rng = np.random.default_rng(seed)
-        taken = set(exclude)
-        drafts: list[Draft] = []
-        for n, category, difficulty in cells(params):
-            fitting = [t for t in templates if category in (None, t.category) and difficulty in (None, t.difficulty)]
-            found = _take_turns(fitting, n, rng, taken)
-            if len(found) < n:
-                raise PromptError(shortage("The template library", n, len(found), category, difficulty))
-            drafts += found
-        return to_frame(drafts, source=self.name, day=day, seed=seed)
+        for (category, difficulty), n in selection.open_cells.items():
+            _take_turns([t for t in templates if category in (None, t.category) and difficulty in (None, t.difficulty)], n, rng, selection)
+            if selection.must_be_full and (category, difficulty) in selection.open_cells:
+                return  # it can be filled no more, and that is an error: the other cells would be work for nothing
+
+
+def shipped_templates(library: str) -> tuple[Template, ...]:
+    """The templates of LIBRARIES by name, or of `all` of them."""
+    return tuple(t for name, path in LIBRARIES.items() if library in (name, "all") for t in load_templates(path))
 
 
 def load_templates(path: Path | None = None) -> tuple[Template, ...]:
@@ -123,16 +135,19 @@ def _load(path: Path, modified_at: int) -> tuple[Template, ...]:
 def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iterator[Template]:
     where = f"template {raw.get('id')!r} (row {row})"
     levels: Mapping[str, Any] = raw.get("levels") or {raw.get("difficulty", Difficulty.MEDIUM): {}}
-    reference = raw.get("reference") or {}
     tables = library.get("tables") or {}
-    if reference.get("table") is not None and reference["table"] not in tables:
-        raise PromptError(f"{where}: unknown table {reference['table']!r}. Known: {', '.join(tables)}.")
     for level, overrides in levels.items():
-        variables = {name: _values(name, spec, library, where) for name, spec in {**(raw.get("variables") or {}), **overrides}.items()}
+        said = {**raw, **{key: value for key, value in overrides.items() if key in OF_A_LEVEL}}
+        specs = {**(raw.get("variables") or {}), **{name: spec for name, spec in overrides.items() if name not in OF_A_LEVEL}}
+        variables = {name: _values(name, spec, library, where) for name, spec in specs.items()}
+        reference = said.get("reference") or {}
+        if reference.get("table") is not None and reference["table"] not in tables:
+            raise PromptError(f"{where}: unknown table {reference['table']!r}. Known: {', '.join(tables)}.")
         try:
             template = Template(
-                template_id=raw.get("id"), category=raw.get("category"), difficulty=level, text=raw.get("text"), variables=variables,
-                distinct=raw.get("distinct", ()), reference=reference or None, table=tables.get(reference.get("table"), {}),
+                template_id=raw.get("id"), category=raw.get("category"), difficulty=level, text=said.get("text"), variables=variables,
+                derived=said.get("derived", {}), distinct=said.get("distinct", ()), reference=reference or None,
+                table=tables.get(reference.get("table"), {}),
             )  # fmt: skip
         except ValidationError as cause:
             problems = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in cause.errors())
@@ -144,6 +159,8 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
 def _values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     if isinstance(spec, list) and spec:
         return tuple(spec)
+    if isinstance(spec, dict) and "range" in spec:
+        return _range(name, spec["range"], where)
     kind, key = ("tables", spec.get("table")) if isinstance(spec, dict) else ("lists", spec)
     known = library.get(kind) or {}
     if key not in known:
@@ -151,10 +168,26 @@ def _values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tup
     return tuple(known[key])
 
 
+def _range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
+    if isinstance(bounds, list) and len(bounds) in (2, 3) and all(type(b) is int for b in bounds):
+        first, last, step = (*bounds, 1)[:3]
+        numbers = tuple(range(first, last + 1, step)) if step else ()
+        if numbers:
+            return numbers
+    raise PromptError(
+        f"{where}: variable {name!r} has the range {bounds!r}. Write [first, last] or [first, last, step], both ends included."
+    )
+
+
 def _check_names(template: Template, where: str) -> None:
     in_text = [field for _, field, _, _ in string.Formatter().parse(template.text) if field is not None]
-    used = [*in_text, *template.distinct, *(template.reference.of if template.reference else ())]
-    missing = sorted(set(used) - set(template.variables))
+    known = set(template.variables)
+    read: set[str] = set()
+    for name, expression in template.derived.items():
+        read |= names_in(expression, where=where) - known
+        known.add(name)
+    used = [*in_text, *template.distinct, *(template.reference.of if template.reference else ()), *read]
+    missing = sorted((set(used) - known) | read)
     if missing:
         raise PromptError(f"{where}: variables {missing} are not defined. Add them under `variables:` or take them out of the text.")
     if template.reference and template.reference.rule not in RULES:
@@ -162,20 +195,33 @@ def _check_names(template: Template, where: str) -> None:
     check_size(template.text, where)
 
 
-def _take_turns(templates: list[Template], n: int, rng: np.random.Generator, taken: set[str]) -> list[Draft]:
-    """Up to `n` new drafts, one template after the other; their ids are added to `taken`."""
-    streams = [_fillings(templates[i], rng) for i in rng.permutation(len(templates))]
-    found: list[Draft] = []
-    while streams and len(found) < n:
+def _take_turns(templates: list[Template], n: int, rng: np.random.Generator, selection: Selection) -> None:
+    """Up to `n` new drafts, one template after the other."""
+    streams = [selection.foreseen(_fillings(templates[i], rng)) for i in rng.permutation(len(templates))]
+    while streams and n:
         for stream in list(streams):
-            draft = next((d for d in stream if d.prompt_id not in taken), None)
+            draft = _next(stream, selection)
             if draft is None:
                 streams.remove(stream)
-            elif len(found) < n:
-                check_size(draft.text, f"template {draft.template_id}, variables {dict(draft.variables)}")
-                taken.add(draft.prompt_id)
-                found.append(draft)
-    return found
+            elif n:  # a full cell lets every template begin, so that the draws of the next do not depend on its size
+                selection.take(draft)
+                n -= 1
+
+
+def _next(stream: Iterator[Draft], selection: Selection) -> Draft | None:
+    """The next draft that may stay; None at the end, and where so many in a row may not that the rest hardly will."""
+    began = _refusals(selection.report)
+    for draft in stream:
+        if selection.accepts(draft):
+            return draft
+        if any(now - before >= most for now, before, most in zip(_refusals(selection.report), began, IN_A_ROW, strict=True)):
+            return None
+    return None
+
+
+def _refusals(report: Report) -> tuple[int, int, int]:
+    """As IN_A_ROW has them."""
+    return report.n_near_duplicates, report.n_rejected["topic"], report.n_rejected.total()
 
 
 def _fillings(template: Template, rng: np.random.Generator) -> Iterator[Draft]:

@@ -9,16 +9,9 @@ from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.training import (
-    FittedRewardModel,
-    RewardModelParams,
-    RewardModelReport,
-    TestAccuracy,
-    encoder_told,
-    fit_reward_model,
-    unfitted,
-    why_not_from,
-)
+from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.reward_model.report import RewardModelReport, TestAccuracy
+from rlhf_pipeline.reward_model.training import FittedRewardModel, encoder_told, fit_reward_model, unfitted, why_not_from
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.reward_model.transformer_params import FineTuningParams, TransformerParams
 

@@ -12,7 +12,9 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import RewardModel
-from rlhf_pipeline.reward_model.training import RewardModelParams, TestAccuracy, accuracy_on, margins_of, usual_side
+from rlhf_pipeline.reward_model.judging import accuracy_on, margins_of, usual_side
+from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.reward_model.report import TestAccuracy
 from rlhf_pipeline.votes.test_split import Recorder, open_test_split, to_log
 
 

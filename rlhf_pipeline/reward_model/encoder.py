@@ -107,6 +107,12 @@ class Encoder:
         self.hash = encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
         self._loaded: tuple[Any, Any] | None = None
 
+    def hash_with(self, max_tokens: int) -> str:
+        """What `hash` would be with another window."""
+        if max_tokens == self.max_tokens:
+            return self.hash
+        return encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
+
     def encode(self, texts: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float32]:
         """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights give NaN."""
         keys = [content_hash(self.hash, text) for text in texts]

@@ -19,7 +19,7 @@ def learnt_pairs(train: pd.DataFrame, weights: Floats, model: RewardModel, warm_
     if not isinstance(model, TransformerRewardModel):
         n = int((weights > 0).sum())
         return {"n_learnt": n, "n_new": n, "n_replayed": 0}
-    used = train[weights * model._vote_weights(train) > 0]
+    used = train[weights * model.vote_weights_of(train) > 0]
     if not isinstance(warm_start, TransformerRewardModel):
         return {"n_learnt": len(used), "n_new": len(used), "n_replayed": 0}
     n_new = int((used["max_seq"] > warm_start.max_seq_).sum())

@@ -1,6 +1,5 @@
 """The fine-tuned reward model: an encoder, or a causal language model with adapters. Knows pairs and texts; knows no splits or registry."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -17,7 +16,6 @@ from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, 
 from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
@@ -37,19 +35,21 @@ from rlhf_pipeline.reward_model.network import (
 )
 from rlhf_pipeline.reward_model.token_ids import Reader
 from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.transformer_files import (
+    BACKBONE_FOLDER,
+    SCALE,
+    KeptEncoder,
+    backbone_files,
+    files_hash,
+    member_file,
+    read_member,
+)
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 from rlhf_pipeline.reward_model.weights import tensors_hash
 from rlhf_pipeline.votes.intervals import group_index
 
 __all__ = ["TransformerParams", "TransformerRewardModel"]
 
-BACKBONE_FOLDER = "backbone"
-BACKBONE_FILES = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
-    "merges.txt", "tokenizer.model", "spiece.model",
-)  # fmt: skip
-# What a member's file holds beside its weights; without either it is refused.
-SCALE = ("score_mean", "score_std")
 MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
@@ -99,7 +99,7 @@ class TransformerRewardModel:
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. One weight of 0 or more each."
             )
         ordered = check_frame(pairs, PREFERENCE_PAIRS).assign(weight=weights).sort_values("comparison_id", ignore_index=True)
-        ordered["weight"] *= self._vote_weights(ordered)
+        ordered["weight"] *= self.vote_weights_of(ordered)
         used = ordered[ordered["weight"] > 0].reset_index(drop=True)
         if len(used) < self.params.min_pairs:
             raise NotEnoughData(
@@ -113,7 +113,7 @@ class TransformerRewardModel:
         used = self._replayed(used, warm_start)
         data = self._data(used)
         self.networks_, self.records_ = [], []
-        self._files = _backbone_files(self.encoder.folder)
+        self._files = backbone_files(self.encoder.folder)
         for member in range(self.params.n_members):
             network = self._start(member, data, warm_start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
@@ -176,7 +176,7 @@ class TransformerRewardModel:
             "params": self.params.model_dump(mode="json"),
             "encoder_hash": self.encoder.hash,
             "encoder_source": None if self.encoder.source is None else str(self.encoder.source),
-            "backbone_hash": _files_hash(self._files),
+            "backbone_hash": files_hash(self._files),
             "max_seq": self.max_seq_,
             "loss_curve": self.loss_curve_,
             "records": [record.model_dump(mode="json") for record in self.records_],
@@ -186,7 +186,7 @@ class TransformerRewardModel:
             for name, content in self._files.items():
                 write_whole(made / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
-                with writing_whole(made / _member_file(i)) as file:
+                with writing_whole(made / member_file(i)) as file:
                     file.write(save({**self._parts(network), **self._scale()}))
             write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
@@ -201,18 +201,18 @@ class TransformerRewardModel:
         backbone = Path(folder) / BACKBONE_FOLDER
         if params.adapter == "none":
             # Its own weights are in the members' files: all that is left of the encoder is what it was.
-            encoder = _Kept(backbone, config)  # type: ignore[assignment]
+            encoder = KeptEncoder(backbone, config)  # type: ignore[assignment]
         model = cls(params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens))  # its window is set to the model's
         if model.encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
                 f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
                 f"{model.encoder.folder}. Set `encoder` back, or fit the reward model again."
             )
-        model._files = _backbone_files(backbone)
-        if _files_hash(model._files) != config["backbone_hash"]:
+        model._files = backbone_files(backbone)
+        if files_hash(model._files) != config["backbone_hash"]:
             raise ModelHashMismatch(f"The files in {backbone} are not those that were saved. Fetch the model version again.")
         model._reader = model._reader_of(backbone)
-        parts = [_read_member(Path(folder) / _member_file(i)) for i in range(params.n_members)]
+        parts = [read_member(Path(folder) / member_file(i)) for i in range(params.n_members)]
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
@@ -246,7 +246,7 @@ class TransformerRewardModel:
             halves = halves + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64) / 2
         return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
 
-    def _vote_weights(self, pairs: pd.DataFrame) -> Floats:
+    def vote_weights_of(self, pairs: pd.DataFrame) -> Floats:
         """As of every kind, the judgements a pair rests on, and ties among them where they count as halves."""
         counts = vote_weights(pairs, self.params)
         if self._ties_are_halves and "n_ties" in pairs:
@@ -362,45 +362,3 @@ def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
     if encoder is None or encoder.max_tokens != max_tokens:
         return Encoder(encoder.choice if encoder else None, max_tokens=max_tokens)
     return encoder
-
-
-class _Kept:
-    """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
-
-    source: None = None
-
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self.folder = folder
-        self.hash = config["encoder_hash"]
-        self.max_tokens = config["params"]["max_tokens"]
-        self.n_truncated = 0
-
-
-def _member_file(i: int) -> str:
-    return f"member-{i}.safetensors"
-
-
-def _backbone_files(folder: Path) -> dict[str, bytes]:
-    """Configuration and tokenizer of a backbone, by name; not its weights."""
-    return {name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()}
-
-
-def _files_hash(files: Mapping[str, bytes]) -> str:
-    return content_hash({name: hashlib.sha256(content).hexdigest() for name, content in files.items()})
-
-
-def _read_member(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        parts: dict[str, Any] = load_file(path)
-    except (SafetensorError, OSError) as cause:
-        raise ModelError(f"{path} cannot be read ({cause}). Fetch the model version from the registry again.") from cause
-    missing = [name for name in SCALE if name not in parts]
-    if missing:
-        raise ModelError(
-            f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so it is refused. Fit it again."
-        )
-    finite([float(parts[name]) for name in SCALE], "normalisation numbers")
-    return parts

@@ -1,24 +1,33 @@
-"""A STUB of an OpenAI-compatible chat server on loopback, for tests and offline trials. Knows HTTP; knows no model.
+"""A STUB of a hosted model on loopback, for tests, benchmarks and offline trials. Knows HTTP; knows no model.
 
-Its completions are sentences made of the prompt and the seed; its faults are those of real providers, on demand.
+It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed. Its completions are sentences made of the prompt
+and the seed; its faults are those of real providers, on demand; it counts what a provider would bill.
 """
 
+import asyncio
 import hmac
 import json
-import sys
+import math
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Sequence
+from email.utils import formatdate
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr
 
 from rlhf_pipeline.records import Record, content_hash
 
-Kind = Literal["status", "html", "broken_json", "foreign_json", "drop", "content_filter", "refusal", "empty", "no_choices"]
+Kind = Literal[
+    "status", "html", "broken_json", "foreign_json", "invalid_utf8", "huge", "drop", "cut", "no_finish",
+    "content_filter", "refusal", "empty", "no_choices",
+]  # fmt: skip
 LOOPBACK = "127.0.0.1"
 OPINIONS = ("certainly", "probably", "perhaps", "hardly", "of course", "in a way", "as far as I know", "without doubt")
+WAIT = "stub-wait-"  # begins the name of a cookie that holds until when nobody is to ask
+HUGE = 1_200_000  # characters
+REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}  # OpenAI's and Anthropic's words
 
 
 class Fault(Record):
@@ -28,15 +37,30 @@ class Fault(Record):
     status: int = Field(default=500, ge=400, le=599, description="with kind `status`")
     code: str | None = Field(default=None, description="the error's code, such as insufficient_quota")
     message: str = "injected by the STUB"
-    retry_after_ms: int | None = Field(default=10, description="the Retry-After header; None sends none")
+    retry_after_ms: int | None = Field(default=10, description="how long to wait, said in a header; None says nothing")
+    retry_after_as: Literal["ms", "seconds", "date"] = Field(default="ms", description="in which of the three forms providers use")
     delay_s: float = Field(default=0.0, ge=0)
 
 
-class StubProvider:
-    """A context manager that serves on a free port of loopback.
+class Counters(Record):
+    """What the STUB saw, as a provider's bill would. Tokens are those of all work done, answered or lost on the way."""
 
-    `faults` are used up one per request, in the order of arrival, None for an answer; after them every request is
-    answered. With `api_key`, requests without it get 401. `requests` holds the bodies received, `n_calls` counts them.
+    n_calls: int = 0
+    n_answered: int = Field(default=0, description="whole answers that left with a completion")
+    n_billed: int = Field(default=0, description="answers worked out, whether they arrived or not")
+    n_prompt_tokens: int = 0
+    n_tokens: int = 0
+    n_refused: int = Field(default=0, description="requests answered with a status of 400 and above")
+    n_early: int = Field(default=0, description="requests by who had read a refusal, before its waiting time was over")
+    n_at_once: int = Field(default=0, description="most requests under way at the same time")
+
+
+class StubProvider:
+    """A context manager that serves on a free port of loopback, in a thread of its own.
+
+    `faults` are used up one per request, in the order of arrival, None for an answer; after them each of `chances` strikes with its
+    share, drawn with `seed`. With `api_key`, requests without it get 401. `requests` holds the bodies received, `counters` what they
+    came to; `GET /stub/counters` tells a benchmark in another process, `POST /stub/reset` begins anew.
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
@@ -49,54 +73,133 @@ class StubProvider:
         self,
         *,
         faults: Iterable[Fault | None] = (),
+        chances: Sequence[tuple[float, Fault]] = (),
         latency_s: float = 0.0,
+        chunk_s: float = 0.0,
+        batch_s: float = 0.0,
         api_key: SecretStr | None = None,
         model: str = "stub-model",
         complete: Callable[[dict[str, Any]], str] | None = None,
+        seed: int = 0,
     ) -> None:
         self.latency_s = latency_s
+        self.chunk_s = chunk_s  # between two words of a stream
         self.model = model
+        self.chances = tuple(chances)
+        self.batches = Batches(self, batch_s)
         self.requests: list[dict[str, Any]] = []
+        self.arrivals: list[float] = []  # time.monotonic of each
         self._api_key = api_key
         self._complete = complete or sentence
         self._faults = list(faults)
-        self._lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
+        self._random = random.Random(seed)
+        self._count: dict[str, int] = dict.fromkeys(Counters.model_fields, 0)
+        self._under_way = 0
+        self._n_waits = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._port = 0
 
     def __enter__(self) -> Self:
-        self._server = _Server(self)
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="stub-provider", daemon=True).start()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name="stub-provider", daemon=True)
+        self._thread.start()
+        ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _serve(self, ready: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        server = loop.run_until_complete(loop.create_server(lambda: _Connection(self), LOOPBACK, 0, backlog=1024))
+        self._port = server.sockets[0].getsockname()[1]
+        self._loop = loop
+        ready.set()
+        loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
 
     @property
     def base_url(self) -> str:
-        if self._server is None:
+        if self._loop is None:
             raise RuntimeError("The STUB serves only inside its with block.")
-        return f"http://{LOOPBACK}:{self._server.server_address[1]}/v1"
+        return f"http://{LOOPBACK}:{self._port}/v1"
 
     @property
     def n_calls(self) -> int:
         return len(self.requests)
 
-    def is_authorised(self, header: str) -> bool:
-        return self._api_key is None or hmac.compare_digest(header.encode(), f"Bearer {self._api_key.get_secret_value()}".encode())
+    @property
+    def counters(self) -> Counters:
+        return Counters(**self._count)
 
-    def receive(self, body: dict[str, Any]) -> Fault | None:
-        """Counts the request and says what shall go wrong with it."""
-        with self._lock:
-            self.requests.append(body)
-            return self._faults.pop(0) if self._faults else None
+    def mend(self, model: str = "stub-model") -> None:
+        """From here on every request for `model` is answered, whatever the key."""
+        self.model, self._api_key, self.chances = model, None, ()
+        self._faults.clear()
+
+    def reset(self) -> None:
+        """Forget what was asked and counted."""
+        self.requests.clear()
+        self.arrivals.clear()
+        self._count = dict.fromkeys(Counters.model_fields, 0)
+
+    def is_authorised(self, headers: dict[str, str]) -> bool:
+        if self._api_key is None:
+            return True
+        shown = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(shown.encode(), self._api_key.get_secret_value().encode())
+
+    def receive(self, body: dict[str, Any], not_before: float = 0.0) -> Fault | None:
+        """Counts the request, whose sender knew that nobody was to ask before `not_before`, and says what shall go wrong with it."""
+        now = time.monotonic()
+        self.requests.append(body)
+        self.arrivals.append(now)
+        self._count["n_calls"] += 1
+        self._count["n_early"] += now < not_before
+        self._under_way += 1
+        self._count["n_at_once"] = max(self._count["n_at_once"], self._under_way)
+        if self._faults:
+            return self._faults.pop(0)
+        drawn = self._random.random()
+        for share, fault in self.chances:
+            if drawn < share:
+                return fault
+            drawn -= share
+        return None
+
+    def left(self) -> None:
+        self._under_way -= 1
+
+    def refused(self, wait_s: float | None = None) -> tuple[float, dict[str, str]]:
+        """Until when nobody is to ask, and the cookie that says so, with whose help a request begun before this refusal was read is told
+        from one begun in spite of it: clients send it with whatever they make ready from then on."""
+        self._count["n_refused"] += 1
+        if wait_s is None:
+            return 0.0, {}
+        self._n_waits += 1
+        until = time.monotonic() + wait_s
+        # A name of its own: refusals are not read in the order in which they leave.
+        return until, {"Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; Max-Age={math.ceil(wait_s) + 1}"}
+
+    def bill(self, answer: dict[str, Any], *, arrives: bool) -> None:
+        self._count["n_billed"] += 1
+        self._count["n_answered"] += arrives
+        self._count["n_prompt_tokens"] += answer["usage"]["prompt_tokens"]
+        self._count["n_tokens"] += answer["usage"]["completion_tokens"]
 
     def answer(self, body: dict[str, Any], kind: Kind | None = None) -> dict[str, Any]:
         """A chat completion for `body`, spoiled as `kind` says."""
         words = self._complete(body).split()
-        limit = int(body.get("max_tokens") or len(words))
+        limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or len(words))
         message: dict[str, Any] = {"role": "assistant", "content": " ".join(words[:limit]), "refusal": None}
         reason = "stop" if len(words) <= limit else "length"
         if kind == "content_filter":
@@ -105,6 +208,8 @@ class StubProvider:
             message |= {"content": None, "refusal": "I will not say that."}
         elif kind == "empty":
             message["content"] = " \n"
+        elif kind == "huge":
+            message["content"] = "x" * HUGE
         n_prompt, n_tokens = len(_prompt(body).split()), min(len(words), limit)
         return {
             "id": "chatcmpl-" + content_hash(body)[:12],
@@ -124,77 +229,298 @@ def sentence(body: dict[str, Any]) -> str:
     return f"On {_prompt(body)[:120]!r} I would say {first}, and {second} more than that ({drawn % 10_000})."
 
 
+def as_message(answer: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion in the shape of Anthropic's messages."""
+    choices, usage = answer["choices"], answer["usage"]
+    text = (choices[0]["message"]["content"] or "") if choices else ""
+    refusal = bool(choices and choices[0]["message"]["refusal"])
+    return {
+        "id": answer["id"].replace("chatcmpl", "msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": answer["model"],
+        "content": [{"type": "text", "text": text}] if text else [],
+        "stop_reason": "refusal" if refusal else REASONS[choices[0]["finish_reason"]] if choices else None,
+        "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
+    }
+
+
 def _prompt(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a client that keeps its connection open must not keep the STUB
+class _Connection(asyncio.Protocol):
+    """One kept-alive connection: a request at a time."""
 
     def __init__(self, stub: StubProvider) -> None:
         self.stub = stub
-        super().__init__((LOOPBACK, 0), _Handler)
+        self.transport: Any = None
+        self._read = b""
+        self._not_before = 0.0  # said on this very connection, so that it is known also to who keeps no cookies
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a client that did not wait is the test's business
-            super().handle_error(request, client_address)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
 
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        while (end := self._read.find(b"\r\n\r\n")) >= 0:
+            head = self._read[:end].decode("latin-1").split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+            whole = end + 4 + int(headers.get("content-length", 0))
+            if len(self._read) < whole:
+                return
+            body, self._read = self._read[end + 4 : whole], self._read[whole:]
+            method, path, _ = head[0].split(" ", 2)
+            self._answer(method, path, headers, body)
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_GET(self) -> None:
-        if self.path != "/v1/models":
-            self._send_error(404, f"no such path {self.path}")
-            return
-        self._send(200, {"object": "list", "data": [{"id": self.server.stub.model, "object": "model"}]})
-
-    def do_POST(self) -> None:
-        stub = self.server.stub
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        fault = stub.receive(body)
-        time.sleep(stub.latency_s + (fault.delay_s if fault else 0))
-        if self.path != "/v1/chat/completions":
-            self._send_error(404, f"no such path {self.path}")
-        elif not stub.is_authorised(self.headers.get("Authorization", "")):
-            # Some providers repeat the key they refuse; so does the STUB, to show that it goes no further.
-            self._send_error(401, f"Incorrect API key provided: {self.headers.get('Authorization')}", "invalid_api_key")
-        elif body.get("model") != stub.model:
-            self._send_error(404, f"The model {body.get('model')!r} does not exist", "model_not_found")
-        elif fault is None:
-            self._send(200, stub.answer(body))
+    def _answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> None:
+        stub = self.stub
+        if (method, path) == ("GET", "/v1/models"):
+            self._send(200, {"object": "list", "data": [{"id": stub.model, "object": "model"}]})
+        elif (method, path) == ("GET", "/stub/counters"):
+            self._send(200, stub.counters.model_dump())
+        elif (method, path) == ("POST", "/stub/reset"):
+            stub.reset()
+            self._send(200, {})
+        elif path.startswith(("/v1/files", "/v1/batches")):
+            if stub.is_authorised(headers):
+                self._send_bytes(*stub.batches.answer(method, path.partition("?")[0], headers, content))
+            else:
+                self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
+        elif method == "POST":
+            body = json.loads(content)
+            fault = stub.receive(body, max(self._not_before, *_waits(headers.get("cookie", ""))))
+            delay = stub.latency_s + (fault.delay_s if fault else 0)
+            # Each answer in a task of its own: streams wait between two words.
+            asyncio.ensure_future(self._later(delay, path, headers, body, fault))  # noqa: RUF006  ends with the loop
         else:
-            self._fail(fault, body)
+            self._send_error(path, 404, f"no such path {path}")
 
-    def _fail(self, fault: Fault, body: dict[str, Any]) -> None:
+    async def _later(self, delay: float, path: str, headers: dict[str, str], body: dict[str, Any], fault: Fault | None) -> None:
+        if delay:
+            await asyncio.sleep(delay)
+        stub = self.stub
+        try:
+            if path not in ("/v1/chat/completions", "/v1/messages"):
+                self._send_error(path, 404, f"no such path {path}")
+            elif not stub.is_authorised(headers):
+                # Some providers repeat the key they refuse; so does the STUB, to show that it goes no further.
+                shown = headers.get("x-api-key") or headers.get("authorization")
+                self._send_error(path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key")
+            elif body.get("model") != stub.model:
+                self._send_error(path, 404, f"The model {body.get('model')!r} does not exist", "model_not_found")
+            elif fault is not None and fault.kind in ("status", "html", "broken_json", "foreign_json", "invalid_utf8"):
+                self._spoil(path, fault)
+            else:
+                await self._complete(path, body, fault.kind if fault else None)
+        finally:
+            stub.left()
+
+    def _spoil(self, path: str, fault: Fault) -> None:
+        """An answer that nobody worked on."""
         if fault.kind == "status":
-            headers = {} if fault.retry_after_ms is None else {"retry-after-ms": str(fault.retry_after_ms)}
-            self._send_error(fault.status, fault.message, fault.code, headers)
+            wait = None if fault.retry_after_ms is None else fault.retry_after_ms / 1000
+            self._send_error(path, fault.status, fault.message, fault.code, _waiting(fault), wait_s=wait)
         elif fault.kind == "html":
             self._send_bytes(200, "text/html", b"<!doctype html><html><title>Welcome</title></html>")
         elif fault.kind == "broken_json":
             self._send_bytes(200, "application/json", b'{"id": "chatcmpl-1", "choices": [{"ind')
-        elif fault.kind == "foreign_json":
-            self._send(200, {"detail": "not what you asked for"})
-        elif fault.kind == "drop":
-            self.close_connection = True
+        elif fault.kind == "invalid_utf8":
+            self._send_bytes(200, "application/json", b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}')
         else:
-            self._send(200, self.server.stub.answer(body, fault.kind))
+            self._send(200, {"detail": "not what you asked for"})
 
-    def _send_error(self, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None) -> None:
-        self._send(status, {"error": {"message": message, "type": "stub", "param": None, "code": code}}, headers)
+    async def _complete(self, path: str, body: dict[str, Any], kind: Kind | None) -> None:
+        answer = self.stub.answer(body, kind)
+        # A filtered or refused answer is whole: providers bill it.
+        self.stub.bill(answer, arrives=kind not in ("drop", "cut", "no_finish"))
+        if kind == "drop":
+            self.transport.close()
+        elif body.get("stream"):
+            await self._stream(path, body, answer, kind)
+        elif kind in ("cut", "no_finish"):
+            content = json.dumps(answer if path.endswith("completions") else as_message(answer)).encode()
+            self._send_bytes(200, "application/json", content[: len(content) // 2], length=len(content))
+            self.transport.close()
+        else:
+            self._send(200, answer if path.endswith("completions") else as_message(answer))
+
+    async def _stream(self, path: str, body: dict[str, Any], answer: dict[str, Any], kind: Kind | None) -> None:
+        """Word by word; `cut` breaks the connection half-way, `no_finish` ends there as if that were all."""
+        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        told = _openai_events(body, answer) if path.endswith("completions") else _anthropic_events(answer)
+        n = len(told) // 2 if kind in ("cut", "no_finish") else len(told)
+        for event in told[:n]:
+            self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
+            await asyncio.sleep(self.stub.chunk_s)
+        if kind == "cut":
+            self.transport.close()
+        else:
+            self.transport.write(b"0\r\n\r\n")
+
+    def _send_error(
+        self,
+        path: str,
+        status: int,
+        message: str,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        self._not_before, cookie = self.stub.refused(wait_s)
+        headers = {**(headers or {}), **cookie}
+        if path.endswith("messages"):
+            kind = code or {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(status, "api_error")
+            self._send(status, {"type": "error", "error": {"type": kind, "message": message}}, headers)
+        else:
+            self._send(status, {"error": {"message": message, "type": "stub", "param": None, "code": code}}, headers)
 
     def _send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         self._send_bytes(status, "application/json", json.dumps(body).encode(), headers)
 
-    def _send_bytes(self, status: int, kind: str, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Type": kind, "Content-Length": str(len(content)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        self.wfile.write(content)
+    def _send_bytes(
+        self, status: int, kind: str, content: bytes, headers: dict[str, str] | None = None, *, length: int | None = None
+    ) -> None:
+        told = {"Content-Type": kind, "Content-Length": str(len(content) if length is None else length), **(headers or {})}
+        head = f"HTTP/1.1 {status} STUB\r\n" + "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        self.transport.write(head.encode() + b"\r\n" + content)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: a test's output is the test's."""
+
+def _waits(cookies: str) -> list[float]:
+    """Until when refusals that the sender has read forbid to ask; 0 where there is none."""
+    told = (pair.strip().partition("=") for pair in cookies.split(";"))
+    return [0.0, *(float(value) for name, _, value in told if name.startswith(WAIT))]
+
+
+def _waiting(fault: Fault) -> dict[str, str]:
+    """The header that says how long to wait."""
+    if fault.retry_after_ms is None:
+        return {}
+    if fault.retry_after_as == "ms":
+        return {"retry-after-ms": str(fault.retry_after_ms)}
+    if fault.retry_after_as == "seconds":
+        return {"Retry-After": f"{fault.retry_after_ms / 1000:g}"}
+    now = time.time()
+    return {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + fault.retry_after_ms / 1000, usegmt=True)}
+
+
+class Batches:
+    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they were submitted. Faults strike them too."""
+
+    def __init__(self, stub: StubProvider, batch_s: float) -> None:
+        self.batch_s = batch_s
+        self.n_submitted = 0
+        self._stub = stub
+        self._files: dict[str, bytes] = {}
+        self._batches: dict[str, dict[str, Any]] = {}
+        self._due: dict[str, float] = {}
+
+    def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
+        parts = path.split("/")[2:]
+        if (method, parts) == ("POST", ["files"]):
+            return self._told({"id": self._kept(_file_in(headers, content)), "object": "file", "bytes": len(content), "created_at": 0,
+                               "filename": "requests.jsonl", "purpose": "batch", "status": "processed"})  # fmt: skip
+        if method == "GET" and parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
+            return 200, "application/octet-stream", self._files[parts[1]]
+        if (method, parts) == ("POST", ["batches"]):
+            return self._told(self._submitted(json.loads(content)))
+        if (method, parts) == ("GET", ["batches"]):
+            found = [self._worked_on(name) for name in reversed(self._batches)]
+            return self._told({"object": "list", "data": found, "has_more": False})
+        return 404, "application/json", json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode()
+
+    def _told(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
+        return 200, "application/json", json.dumps(body).encode()
+
+    def _kept(self, content: bytes) -> str:
+        name = f"file-{len(self._files)}"
+        self._files[name] = content
+        return name
+
+    def _submitted(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self.n_submitted += 1
+        name = f"batch_{self.n_submitted}"
+        self._due[name] = time.monotonic() + self.batch_s
+        self._batches[name] = {
+            "id": name, "object": "batch", "endpoint": asked["endpoint"], "input_file_id": asked["input_file_id"],
+            "completion_window": asked["completion_window"], "status": "in_progress", "created_at": int(time.time()),
+            "metadata": asked.get("metadata"), "output_file_id": None, "error_file_id": None, "errors": None,
+        }  # fmt: skip
+        return self._batches[name]
+
+    def _worked_on(self, name: str) -> dict[str, Any]:
+        """A batch as it is now."""
+        batch = self._batches[name]
+        if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
+            lines = [self._line(json.loads(line)) for line in self._files[batch["input_file_id"]].splitlines() if line.strip()]
+            good = [line for line in lines if line["response"]["status_code"] == 200]
+            bad = [line for line in lines if line["response"]["status_code"] != 200]
+            for field, found in (("output_file_id", good), ("error_file_id", bad)):
+                if found:
+                    batch[field] = self._kept("\n".join(json.dumps(line) for line in found).encode())
+            batch["status"] = "completed"
+        return batch
+
+    def _line(self, asked: dict[str, Any]) -> dict[str, Any]:
+        stub, body = self._stub, asked["body"]
+        fault = stub.receive(body)
+        stub.left()
+        if fault is not None and fault.kind == "status":
+            status, said = fault.status, {"error": {"message": fault.message, "type": "stub", "code": fault.code}}
+        elif body.get("model") != stub.model:
+            status, said = 404, {"error": {"message": f"The model {body.get('model')!r} does not exist", "code": "model_not_found"}}
+        else:
+            status, said = 200, stub.answer(body, fault.kind if fault else None)
+            stub.bill(said, arrives=True)
+        answer = {"status_code": status, "request_id": "r", "body": said}
+        return {"id": "batch_req", "custom_id": asked["custom_id"], "response": answer, "error": None}
+
+
+def _file_in(headers: dict[str, str], content: bytes) -> bytes:
+    """The file of a multipart form."""
+    boundary = headers["content-type"].partition("boundary=")[2].strip('"').encode()
+    for part in content.split(b"--" + boundary):
+        head, _, body = part.partition(b"\r\n\r\n")
+        if b'name="file"' in head:
+            return body.removesuffix(b"\r\n")
+    return b""
+
+
+def _event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
+    said = data if isinstance(data, str) else json.dumps(data)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {said}\n\n".encode()
+
+
+def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
+    base = {"id": answer["id"], "object": "chat.completion.chunk", "model": answer["model"]}
+    choice: dict[str, Any] = (
+        answer["choices"][0] if answer["choices"] else {"message": {"content": None, "refusal": None}, "finish_reason": None}
+    )
+    message = choice["message"]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in _pieces(message["content"] or "")]
+    if message["refusal"]:
+        deltas.append({"refusal": message["refusal"]})
+    events = [_event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for delta in deltas]
+    events.append(_event({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}))
+    if (body.get("stream_options") or {}).get("include_usage"):
+        events.append(_event({**base, "choices": [], "usage": answer["usage"]}))
+    return [*events, _event("[DONE]")]
+
+
+def _anthropic_events(answer: dict[str, Any]) -> list[bytes]:
+    message = as_message(answer)
+    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
+    text = message["content"][0]["text"] if message["content"] else ""
+    events = [_event({"type": "message_start", "message": begun}, "message_start")]
+    events += [
+        _event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}, "content_block_delta")
+        for piece in _pieces(text)
+    ]
+    ended = {"type": "message_delta", "delta": {"stop_reason": message["stop_reason"]}, "usage": message["usage"]}
+    return [*events, _event(ended, "message_delta"), _event({"type": "message_stop"}, "message_stop")]
+
+
+def _pieces(text: str) -> list[str]:
+    """Words with the blank before each: joined they are the text."""
+    return [word if i == 0 else f" {word}" for i, word in enumerate(text.split(" "))] if text else []

@@ -18,6 +18,7 @@ from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.feedback import FeedbackEntries
 from rlhf_pipeline.store.gates import Gates
+from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import HalfImport, Import, Imports
 from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
@@ -53,6 +54,7 @@ class Store:
         self.calibrations = Calibrations(database)
         self.heartbeats = Heartbeats(database)
         self.completions_cache = CompletionsCache(database)
+        self.generation = GenerationLedger(database, self.completions_cache)
         self.assignments = Assignments(database)
         self.users = Users(database)
         self.tokens = Tokens(database)

@@ -6,8 +6,9 @@ comes next is drawn in `dealing`.
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import and_, case, func, literal, select
+from sqlalchemy import Connection, and_, case, func, literal, or_, select
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
@@ -15,7 +16,9 @@ from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.dealing import MOST_COUNTED, Hand, Reason, assignment_of, is_free, is_unfinished
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import assignments, comparisons, slots
+from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
+
+NAMED_AFTER = 100  # numbers up to here are anybody's slots, of which there are as many as people overlap
 
 
 class WorkLeft(Record):
@@ -59,23 +62,61 @@ class Assignments:
         n_new = 0
         for ids in self._database.courteously(batches(wanted, max(1, MAX_ROWS // overlap))):
             with acting(self._database) as (connection, ledger):
-                known = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
-                unknown = set(ids) - set(connection.execute(known).scalars())
-                if unknown:
-                    raise UnknownComparison(f"Comparison {min(unknown)!r} was never published here. Publish it first, or correct the id.")
+                self._refuse_unknown(connection, ids)
                 there = select(slots.c.comparison_id, slots.c.slot_no).where(self._database.mine(slots), slots.c.comparison_id.in_(ids))
                 taken = {(row.comparison_id, row.slot_no) for row in connection.execute(there)}
-                new = [
-                    {"comparison_id": c, "slot_no": no, "priority": priority, "state": "open", "assignment_id": None, "leased_until": None}
-                    for c in ids
-                    for no in range(1, overlap + 1)
-                    if (c, no) not in taken
-                ]
+                wanted_here = [(c, no) for c in ids for no in range(1, overlap + 1) if (c, no) not in taken]
+                new = [_new_slot(c, no, priority=priority, annotator_id=None) for c, no in wanted_here]
                 self._database.insert(connection, slots, new)
                 if new:
                     ledger.append(actor=actor, action="comparisons.offer", object_id=f"{len(new)} slots", digest=content_hash(new))
             n_new += len(new)
         return n_new
+
+    def ask(self, annotator_id: str, comparison_ids: Sequence[str], *, priority: int = 0, actor: str) -> int:
+        """Ask one person for a judgement of each comparison, beside what anybody is asked for; the number of slots that are new.
+
+        None of what they have judged, hold, wrote or were asked for already, nor of flagged ones, which nobody is dealt. They are dealt
+        before anything else; what they skip is left to anybody. Raises UnknownComparison.
+        """
+        n_new = 0
+        for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
+            with acting(self._database) as (connection, ledger):
+                self._refuse_unknown(connection, ids)
+                taken = self._not_to_be_asked(connection, annotator_id, ids)
+                last = select(slots.c.comparison_id, func.max(slots.c.slot_no)).where(
+                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                )
+                numbers = {row[0]: row[1] for row in connection.execute(last.group_by(slots.c.comparison_id))}
+                asked: dict[str, Any] = {"priority": priority, "annotator_id": annotator_id}
+                new = [_new_slot(c, max(NAMED_AFTER, numbers.get(c, 0)) + 1, **asked) for c in ids if c not in taken]
+                self._database.insert(connection, slots, new)
+                if new:
+                    what = f"{len(new)} slots of {annotator_id}"
+                    ledger.append(actor=actor, action="comparisons.offer", object_id=what, digest=content_hash(new))
+            n_new += len(new)
+        return n_new
+
+    def _not_to_be_asked(self, connection: Connection, annotator_id: str, ids: Sequence[str]) -> set[str]:
+        now = self._database.clock.now()
+        gone = or_(assignments.c.state == "released", and_(assignments.c.state == "leased", assignments.c.leased_until <= now))
+        of_table = {
+            assignments: (assignments.c.annotator_id == annotator_id, ~gone),
+            votes: (votes.c.annotator_id == annotator_id,),
+            slots: (slots.c.annotator_id == annotator_id, slots.c.state != "done"),
+            comparisons: (or_(comparisons.c.written_by == annotator_id, comparisons.c.flag.is_not(None)),),
+        }
+        found: set[str] = set()
+        for table, conditions in of_table.items():
+            wanted = select(table.c.comparison_id).where(self._database.mine(table), table.c.comparison_id.in_(ids), *conditions)
+            found |= set(connection.execute(wanted).scalars())
+        return found
+
+    def _refuse_unknown(self, connection: Connection, ids: Sequence[str]) -> None:
+        known = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
+        unknown = set(ids) - set(connection.execute(known).scalars())
+        if unknown:
+            raise UnknownComparison(f"Comparison {min(unknown)!r} was never published here. Publish it first, or correct the id.")
 
     def withdraw(self, comparison_ids: Sequence[str], *, actor: str) -> int:
         """Take back what is still open of these comparisons; cards on somebody's table and judgements stay. Slots taken back."""
@@ -215,3 +256,8 @@ class Assignments:
         )
         with self._database.reading() as connection:
             return [assignment_of(row) for row in connection.execute(wanted).mappings()]
+
+
+def _new_slot(comparison_id: str, slot_no: int, *, priority: int, annotator_id: str | None) -> dict[str, Any]:
+    free = {"state": "open", "assignment_id": None, "leased_until": None}
+    return {"comparison_id": comparison_id, "slot_no": slot_no, "priority": priority, "annotator_id": annotator_id, **free}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, or_, select
+from sqlalchemy import Connection, and_, bindparam, case, literal_column, or_, select
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
@@ -109,5 +109,11 @@ _SLOT = Prepared(
             and_(slots.c.state == "leased", slots.c.leased_until <= bindparam("now")),
         ),
     )
-    .values(state=bindparam("new_state"), assignment_id=bindparam("new_card"), leased_until=bindparam("new_until"))
+    .values(
+        state=bindparam("new_state"),
+        assignment_id=bindparam("new_card"),
+        leased_until=bindparam("new_until"),
+        # What somebody who was asked by name skips is left to anybody.
+        annotator_id=case((bindparam("new_state") == literal_column("'open'"), None), else_=slots.c.annotator_id),
+    )
 )

@@ -119,12 +119,13 @@ class Comparisons:
             yield frame_of(rows, COMPARISONS)
             after = rows[-1]
 
-    def page(self, *, before: tuple[str, int, str] | None = None, limit: int = 50) -> pd.DataFrame:
-        """COMPARISONS, the newest day's last one first, at most `limit`; the next page is `before` the last row's (day, position,
+    def page(self, *, before: tuple[str, int, str] | None = None, category: str | None = None, limit: int = 50) -> pd.DataFrame:
+        """COMPARISONS, of one category if named, the newest day's last one first, at most `limit`; the next page is `before` the last row's (day, position,
         comparison_id). The hundredth page costs what the first one does."""
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         earlier = () if before is None else (place < before,)
-        wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier)
+        of = () if category is None else (comparisons.c.category == category,)
+        wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier, *of)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)).all(), COMPARISONS)
 

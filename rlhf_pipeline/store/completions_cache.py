@@ -3,16 +3,28 @@
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, func, select
 
+from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.schema import completion_cache
+from rlhf_pipeline.store.schema import completion_cache, generation_items, generation_runs
 
 log = logging.getLogger(__name__)
 
 HASH_LENGTH = 64
+
+
+class CacheStats(Record):
+    """What the cache holds; `n_used_again` entries were asked for after they were made."""
+
+    n_entries: int
+    n_characters: int
+    oldest: datetime | None
+    newest: datetime | None
+    n_used_again: int
 
 
 class CompletionsCache:
@@ -40,15 +52,88 @@ class CompletionsCache:
 
     def put_many(self, entries: Mapping[str, str]) -> None:
         """Keep the entries whose keys are new, or hold what is not whole, some hundred to a transaction."""
-        now = self._database.clock.now()
         for batch in batches(sorted(entries), MAX_ROWS):
             with self._database.writing() as connection:
-                whole, broken = self._stored(connection, batch)
-                if broken:
-                    mine = self._database.mine(completion_cache)
-                    connection.execute(completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken)))
-                new = [{"cache_key": key, "value": _sealed(key, entries[key]), "stored_at": now} for key in batch if key not in whole]
-                self._database.insert(connection, completion_cache, new)
+                self.put(connection, {key: entries[key] for key in batch})
+
+    def put(self, connection: Connection, entries: Mapping[str, str]) -> None:
+        """The same within a transaction of somebody else's, so that a result and what it is the result of are kept together."""
+        if not entries:
+            return
+        whole, broken = self._stored(connection, sorted(entries))
+        if broken:
+            mine = self._database.mine(completion_cache)
+            connection.execute(completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken)))
+        now = self._database.clock.now()
+        new = [
+            {"cache_key": key, "value": _sealed(key, value), "stored_at": now, "last_hit_at": None}
+            for key, value in sorted(entries.items())
+            if key not in whole
+        ]
+        self._database.insert(connection, completion_cache, new)
+
+    def hit(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+        """Which of these keys are known and whole; that they were asked for is noted, so that a prune keeps what is used."""
+        found: set[str] = set()
+        for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
+            whole, _ = self._stored(connection, batch)
+            found |= set(whole)
+            if whole:
+                used = and_(self._database.mine(completion_cache), completion_cache.c.cache_key.in_(sorted(whole)))
+                connection.execute(completion_cache.update().where(used).values(last_hit_at=self._database.clock.now()))
+        return found
+
+    def stats(self) -> CacheStats:
+        """How much there is, and since when."""
+        c = completion_cache.c
+        asked = select(
+            func.count(),
+            func.coalesce(func.sum(func.length(c.value)), 0),
+            func.min(c.stored_at),
+            func.max(c.stored_at),
+            func.count(c.last_hit_at),
+        ).where(self._database.mine(completion_cache))
+        with self._database.reading() as connection:
+            n, size, oldest, newest, n_hit = connection.execute(asked).one()
+        return CacheStats(n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit)
+
+    def prune(self, *, unused_since: datetime | None = None, keep_characters: int | None = None) -> tuple[int, int]:
+        """Take out what was stored and last used before a moment, then the longest unused until the rest is no larger than asked.
+
+        How many entries and characters went. What a run that goes on has made stays: it is paid for and not yet delivered.
+        """
+        c, mine = completion_cache.c, self._database.mine(completion_cache)
+        used = func.coalesce(c.last_hit_at, c.stored_at)
+        ledger = generation_items.join(
+            generation_runs,
+            and_(
+                generation_items.c.organization_id == generation_runs.c.organization_id,
+                generation_items.c.project_id == generation_runs.c.project_id,
+                generation_items.c.run_id == generation_runs.c.run_id,
+            ),
+        )
+        needed = (
+            select(generation_items.c.cache_key)
+            .select_from(ledger)
+            .where(self._database.mine(generation_items), generation_runs.c.ended_at.is_(None))
+        )
+        with self._database.reading() as connection:
+            held = set(connection.execute(needed).scalars())
+            rows = connection.execute(
+                select(c.cache_key, used.label("used"), func.length(c.value).label("size")).where(mine).order_by(used)
+            ).all()
+        left = sum(row.size for row in rows)
+        going: dict[str, int] = {}
+        for row in rows:  # longest unused first
+            is_old = unused_since is not None and row.used < unused_since
+            is_too_much = keep_characters is not None and left > keep_characters
+            if (is_old or is_too_much) and row.cache_key not in held:
+                going[row.cache_key] = row.size
+                left -= row.size
+        for batch in self._database.courteously(batches(sorted(going), MAX_ROWS)):
+            with self._database.writing() as connection:
+                connection.execute(completion_cache.delete().where(mine, c.cache_key.in_(batch)))
+        return len(going), sum(going.values())
 
     def _stored(self, connection: Connection, keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """The whole values of these keys, and the keys whose value is not."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, and_, bindparam, func, literal, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, literal_column, or_, select
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
@@ -169,10 +169,11 @@ class Hand:
 
     def _normal(self, n: int) -> Iterator[CardRow]:
         """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
-        free: dict[str, Any] = {}
+        free: dict[str, Any] = {row[0]: row for row in reversed(_NAMED.rows(self.connection, self._asked(most=WINDOW + n)))}
+        named = set(free)  # what this annotator was asked for by name comes before what anybody may judge
         for row in _OPEN.rows(self.connection, self._asked(most=(WINDOW + n) * self.rules.overlap)):
             free.setdefault(row[0], row)
-        for c in sorted(free, key=lambda c: (free[c].priority, self._drawn_number("order", c))):
+        for c in sorted(free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))):
             own = free[c]  # a card given back or run out long ago comes with its sides
             is_swapped = self._side(c) if own.assignment_id is None else own.is_swapped
             card = self._card(c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no)
@@ -260,11 +261,20 @@ def _slots(*columns: ColumnElement[Any]) -> Select[Any]:
     return (
         select(*columns)
         .join(comparisons, of_comparison)
-        .where(scoped(slots), is_unfinished(), _is_strangers(), ~_is_met(slots.c.comparison_id))
+        .where(scoped(slots), is_unfinished(), or_(_is_anybodys(), _is_named()), _is_strangers(), ~_is_met(slots.c.comparison_id))
     )
 
 
-def _open() -> Select[Any]:
+def _is_anybodys() -> ColumnElement[bool]:
+    return slots.c.annotator_id.is_(None)
+
+
+def _is_named() -> ColumnElement[bool]:
+    """That a slot asks for this annotator's judgement and nobody else's."""
+    return slots.c.annotator_id == bindparam("annotator")
+
+
+def _open(whose: ColumnElement[bool]) -> Select[Any]:
     """Free slots of comparisons this annotator has not met, the head of the queue first, with the card that was given back or ran out."""
     own = assignments.alias("first")
     of_own = and_(_mine(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
@@ -275,17 +285,23 @@ def _open() -> Select[Any]:
         .join(comparisons, of_comparison)
         .outerjoin(own, of_own)
         .where(
-            scoped(slots), is_unfinished(), is_free(bindparam("now")), _is_strangers(), or_(own.c.assignment_id.is_(None), _is_gone(own))
+            scoped(slots),
+            is_unfinished(),
+            whose,
+            is_free(bindparam("now")),
+            _is_strangers(),
+            or_(own.c.assignment_id.is_(None), _is_gone(own)),
         )
         .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
         .limit(bindparam("most"))
     )
 
 
-def _free_slot(comparison_id: ColumnElement[str]) -> ScalarSelect[Any]:
-    """The number of a slot of a comparison that nobody holds; NULL where there is none."""
+def _free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
+    """The number of a slot of a comparison that nobody holds, of this annotator's own before anybody's; NULL where there is none."""
     free = scoped(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
-    return select(func.min(slots.c.slot_no)).where(*free).scalar_subquery()
+    first = [select(func.min(slots.c.slot_no)).where(*free, whose).scalar_subquery() for whose in (_is_named(), _is_anybodys())]
+    return func.coalesce(*first)
 
 
 def _gone() -> Select[Any]:
@@ -348,7 +364,8 @@ _GOLDEN = Prepared(
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
-_OPEN = Prepared(_open())
+_OPEN = Prepared(_open(_is_anybodys()))
+_NAMED = Prepared(_open(_is_named()))
 _N_OPEN = Prepared(
     select(func.count()).select_from(
         _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()

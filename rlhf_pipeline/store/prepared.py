@@ -10,17 +10,38 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Dialect, Executable, Select, String, and_, bindparam, func, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Executable,
+    Select,
+    String,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from rlhf_pipeline.store.engine import Database
 
 Converter = Callable[[Any], Any] | None
+EVERYWHERE = "*"  # in place of a project: of all projects of an organisation; none can be called so
 
 
 def scoped(table: Any) -> ColumnElement[bool]:
     """The condition that a row belongs to the project of `scope_of`."""
     return and_(table.c.organization_id == bindparam("scope_organization"), table.c.project_id == bindparam("scope_project"))
+
+
+def scoped_or_everywhere(table: Any) -> ColumnElement[bool]:
+    """The condition that a row belongs to the project of `scope_of`, or to all projects of its organisation."""
+    here = or_(table.c.project_id == bindparam("scope_project"), table.c.project_id == literal_column(f"'{EVERYWHERE}'"))
+    return and_(table.c.organization_id == bindparam("scope_organization"), here)
 
 
 def among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnElement[bool]:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
+from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
+from rlhf_pipeline.store.users import here_or_everywhere
 
 Kind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # by which secret scanners know one
@@ -48,9 +49,13 @@ class Tokens:
             "revoked_at": None,
         }
         with acting(self._database) as (connection, ledger):
-            if not connection.execute(select(users.c.user_id).where(self._database.mine(users), users.c.user_id == user_id)).scalar():
+            of_user = select(users.c.project_id).where(here_or_everywhere(self._database, users), users.c.user_id == user_id)
+            known = connection.execute(of_user).scalars().all()
+            if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
-            self._database.insert(connection, tokens, [row])
+            # One of an account of the organisation holds in every project, as the account does.
+            project = EVERYWHERE if EVERYWHERE in known else self._database.project
+            self._database.insert(connection, tokens, [{"project_id": project, **row}])
             token = _token(row)
             digest = content_hash("tokens.issue", token.token_id, user_id, kind, row["scopes"])
             ledger.append(actor=actor, action=f"tokens.issue.{kind}", object_id=token.token_id, digest=digest)
@@ -64,20 +69,20 @@ class Tokens:
         now = self._database.clock.now()
         if found.kind == "api" and (found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY):
             with self._database.writing() as connection:
-                this = and_(self._database.mine(tokens), tokens.c.token_hash == _hash(secret))
+                this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret))
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
         return found
 
     def redeem(self, secret: str) -> Token | None:
         """`find` for a one-time login, which does not hold a second time."""
         with acting(self._database) as (connection, ledger):
-            this = and_(self._database.mine(tokens), tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
+            this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
                 return None
-            owner = select(users.c.disabled_at).where(self._database.mine(users), users.c.user_id == row["user_id"])
-            if connection.execute(owner).scalar() is not None:
+            owner = select(users.c.disabled_at).where(here_or_everywhere(self._database, users), users.c.user_id == row["user_id"])
+            if any(connection.execute(owner).scalars()):
                 return None
             connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
             token = _token(dict(row))
@@ -86,22 +91,32 @@ class Tokens:
             )
         return token
 
-    def of_user(self, user_id: str) -> list[Token]:
-        """Newest first, those that ended too."""
-        wanted = select(tokens).where(self._database.mine(tokens), tokens.c.user_id == user_id).order_by(tokens.c.created_at.desc())
+    def of_user(self, user_id: str, *, kind: Kind | None = None, before: str | None = None, limit: int | None = None) -> list[Token]:
+        """Newest first, those that ended too; those that follow the token of an id. Raises NotFound where the user has no such token."""
+        mine = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id)
+        wanted = select(tokens).where(mine).order_by(tokens.c.created_at.desc(), tokens.c.token_hash.desc()).limit(limit)
+        if kind is not None:
+            wanted = wanted.where(tokens.c.kind == kind)
         with self._database.reading() as connection:
+            if before is not None:
+                this = tokens.c.token_hash.startswith(before, autoescape=True)
+                last = connection.execute(select(tokens.c.created_at, tokens.c.token_hash).where(mine, this)).first()
+                if last is None:
+                    raise NotFound(f"There is no token {before!r}.")
+                is_same = and_(tokens.c.created_at == last.created_at, tokens.c.token_hash < last.token_hash)
+                wanted = wanted.where(or_(tokens.c.created_at < last.created_at, is_same))
             return [_token(dict(row)) for row in connection.execute(wanted).mappings()]
 
     def revoke(self, token_id: str, *, actor: str, user_id: str | None = None) -> None:
         """From the next request on. `user_id`: only if it is theirs. Raises NotFound."""
         with acting(self._database) as (connection, ledger):
             whose = () if user_id is None else (tokens.c.user_id == user_id,)
-            this = and_(self._database.mine(tokens), tokens.c.token_hash.startswith(token_id, autoescape=True), *whose)
+            this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash.startswith(token_id, autoescape=True), *whose)
             found = connection.execute(select(tokens.c.token_hash).where(this)).scalars().all()
             if len(found) != 1 or len(token_id) < 12:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
             now = self._database.clock.now()
-            here = and_(self._database.mine(tokens), tokens.c.token_hash == found[0])
+            here = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == found[0])
             connection.execute(tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now))
             ledger.append(actor=actor, action="tokens.revoke", object_id=found[0][:16], digest=content_hash("tokens.revoke", found[0][:16]))
 
@@ -159,8 +174,9 @@ class FailedLogins:
 
 _OF_ENABLED = Prepared(  # asked twice a second for everybody who works
     select(tokens)
-    .join(users, and_(scoped(users), users.c.user_id == tokens.c.user_id))
-    .where(scoped(tokens), tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))
+    .select_from(tokens)
+    .join(users, and_(scoped_or_everywhere(users), users.c.project_id == tokens.c.project_id, users.c.user_id == tokens.c.user_id))
+    .where(scoped_or_everywhere(tokens), tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))
 )
 
 

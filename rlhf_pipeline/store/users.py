@@ -1,17 +1,24 @@
-"""Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand in this table and nowhere else."""
+"""Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand in this table and nowhere else.
+
+Somebody has an account in one project, or one of the organisation, whose rows bear EVERYWHERE as their project: it is known in every
+project of the organisation, with the roles it was given there and those it has in all of them.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
 
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, acting
-from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
 from rlhf_pipeline.store.schema import role_grants, tokens, users
+
+Grants = dict[str, tuple[Role, ...]]  # by project: this one, or EVERYWHERE
 
 
 class Users:
@@ -21,27 +28,41 @@ class Users:
         self._database = database
 
     def add(
-        self, *, email: str, name: str, roles: Iterable[Role] = (), kind: str = "person", password_hash: str | None = None, actor: str
+        self,
+        *,
+        email: str,
+        name: str,
+        roles: Iterable[Role] = (),
+        organization_roles: Iterable[Role] = (),
+        kind: str = "person",
+        password_hash: str | None = None,
+        actor: str,
     ) -> User:
-        """Raises ConfigurationError for an e-mail address that is none or is taken."""
+        """With `organization_roles` it is an account of the organisation. Raises ConfigurationError for an e-mail address that is none or
+        is taken."""
         email = _normal(email)
         user_id = f"u{secrets.token_hex(8)}"
-        now = self._database.clock.now()
+        everywhere = set(organization_roles)
         row = {
+            "project_id": EVERYWHERE if everywhere else self._database.project,
             "user_id": user_id,
             "email": email,
             "name": name.strip() or email,
             "kind": kind,
             "password_hash": password_hash,
-            "created_at": now,
+            "created_at": self._database.clock.now(),
             "disabled_at": None,
         }
         with acting(self._database) as (connection, ledger):
-            if connection.execute(select(users.c.user_id).where(self._database.mine(users), users.c.email == email)).scalar():
+            self._alone_in_organization(connection)
+            if self._read(connection, users.c.email == email):
                 raise ConfigurationError(f"There is a user with e-mail {email!r} already. Give them a role, or use another address.")
+            if everywhere:
+                self._refuse_known_elsewhere(connection, email, user_id)
             self._database.insert(connection, users, [row])
             self._write(ledger, actor, "users.add", user_id, {"kind": kind})
-            self._grant(connection, ledger, user_id, set(roles), actor)
+            self._put(connection, ledger, user_id, EVERYWHERE, everywhere, actor)
+            self._put(connection, ledger, user_id, self._database.project, set(roles), actor)
             return self._one(connection, user_id)
 
     def get(self, user_id: str) -> User:
@@ -56,7 +77,7 @@ class Users:
 
     def password_hash(self, user_id: str) -> str | None:
         with self._database.reading() as connection:
-            wanted = select(users.c.password_hash).where(self._database.mine(users), users.c.user_id == user_id)
+            wanted = select(users.c.password_hash).where(self._accounts(), users.c.user_id == user_id)
             found: str | None = connection.execute(wanted).scalar()
             return found
 
@@ -65,15 +86,26 @@ class Users:
         with self._database.reading() as connection:
             return self._read(connection)
 
+    def page(self, *, after: str | None = None, limit: int) -> list[User]:
+        """By e-mail, those that follow the user of an id. Raises NotFound where there is no such user."""
+        with self._database.reading() as connection:
+            following: tuple[ColumnElement[bool], ...] = ()
+            if after is not None:
+                last = self._one(connection, after)
+                is_same = and_(users.c.email == last.email, users.c.user_id > last.user_id)
+                following = (or_(users.c.email > last.email, is_same),)
+            return self._read(connection, *following, limit=limit)
+
     def count(self) -> int:
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(users).where(self._database.mine(users))).scalar_one()
+            return connection.execute(select(func.count()).select_from(users).where(self._accounts())).scalar_one()
 
     def set_password(self, user_id: str, password_hash: str | None, *, actor: str) -> None:
         """Ends all sessions of the user. Raises NotFound."""
         with acting(self._database) as (connection, ledger):
             self._one(connection, user_id)
-            self._update(connection, user_id, {"password_hash": password_hash})
+            this = and_(self._accounts(), users.c.user_id == user_id)
+            connection.execute(users.update().where(this).values(password_hash=password_hash))
             self._revoke_all(connection, user_id, kind="session")
             self._write(ledger, actor, "users.set_password", user_id, {})
 
@@ -89,8 +121,12 @@ class Users:
         return self.change(user_id, disabled=False, actor=actor)
 
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Exactly these from now on. Raises NotFound; ConfigurationError where nobody would be admin any more."""
+        """Exactly these in this project from now on. Raises NotFound; ConfigurationError where nobody would be admin any more."""
         return self.change(user_id, roles=roles, actor=actor)
+
+    def set_organization_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
+        """Exactly these in every project from now on; what they have in this one besides stays. Raises as `change`."""
+        return self.change(user_id, organization_roles=roles, actor=actor)
 
     def change(
         self,
@@ -98,104 +134,182 @@ class Users:
         *,
         name: str | None = None,
         roles: Iterable[Role] | None = None,
+        organization_roles: Iterable[Role] | None = None,
         disabled: bool | None = None,
         actor: str,
         check: Callable[[User], None] | None = None,
     ) -> User:
         """All of it or nothing; what is None stays. The user as changed.
 
-        `check` is handed the user as they stand when nobody else can change them any more, and refuses by raising. Raises NotFound;
-        ConfigurationError for a name that says nothing, and where nobody would be admin any more.
+        The first organisation role makes an account of the project one of the organisation: its password, sessions and tokens end,
+        since whoever administrates this project could have had them made. `check` is handed the user as they stand when nobody else can
+        change them any more, and refuses by raising. Raises NotFound; ConfigurationError for a name that says nothing, where nobody
+        would be admin any more, and for an organisation role of an address that another project has given an account of its own.
         """
         with acting(self._database) as (connection, ledger):
             user = self._one(connection, user_id)
             if check is not None:
                 check(user)
+            had_admin = self._has_admin(connection)
             if name is not None and name.strip() != user.name:
                 if not name.strip():
                     raise ConfigurationError("A name must have a character that is no space. Write one.")
                 self._update(connection, user_id, {"name": name.strip()})
                 self._write(ledger, actor, "users.rename", user_id, {})
+            if organization_roles is not None:
+                wanted = set(organization_roles)
+                if wanted and not user.in_every_project:
+                    self._make_known_everywhere(connection, ledger, user, actor)
+                self._put(connection, ledger, user_id, EVERYWHERE, wanted, actor)
             if roles is not None:
-                self._put_roles(connection, ledger, user, set(roles), actor)
+                self._put(connection, ledger, user_id, self._database.project, set(roles), actor)
             if disabled is not None and disabled != (user.disabled_at is not None):
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
+            if had_admin and not self._has_admin(connection):
+                raise ConfigurationError("This is the last admin: nobody could add users any more. Make somebody else admin first.")
             return self._one(connection, user_id)
 
-    def _put_roles(self, connection: Connection, ledger: Ledger, user: User, wanted: set[Role], actor: str) -> None:
-        if Role.ADMIN not in wanted:
-            self._refuse_last_admin(connection, user.user_id)
-        has = set(user.roles)
-        here = and_(self._database.mine(role_grants), role_grants.c.user_id == user.user_id)
+    def _make_known_everywhere(self, connection: Connection, ledger: Ledger, user: User, actor: str) -> None:
+        self._alone_in_organization(connection)
+        self._refuse_known_elsewhere(connection, user.email, user.user_id)
+        self._revoke_all(connection, user.user_id)
+        self._update(connection, user.user_id, {"password_hash": None})
+        self._copy_account(connection, user, EVERYWHERE)
+        self._write(ledger, actor, "users.into_organization", user.user_id, {})
+
+    def _copy_account(self, connection: Connection, user: User, project: str) -> None:
+        """A row without a password. That of EVERYWHERE is the account from then on; in a project it is what roles there refer to."""
+        kept = {name: getattr(user, name) for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")}
+        self._database.insert(connection, users, [{"project_id": project, **kept, "password_hash": None}])
+
+    def _put(self, connection: Connection, ledger: Ledger, user_id: str, project: str, wanted: set[Role], actor: str) -> None:
+        """Exactly these roles in a project, or everywhere."""
+        has = set(self._grants(connection, [user_id]).get(user_id, {}).get(project, ()))
+        where = ".organization" if project == EVERYWHERE else ""
+        these = and_(
+            role_grants.c.organization_id == self._database.organization,
+            role_grants.c.project_id == project,
+            role_grants.c.user_id == user_id,
+        )
         for role in sorted(has - wanted):
-            connection.execute(role_grants.delete().where(here, role_grants.c.role == role.value))
-            self._write(ledger, actor, "roles.revoke", user.user_id, {"role": role.value})
-        self._grant(connection, ledger, user.user_id, wanted - has, actor)
+            connection.execute(role_grants.delete().where(these, role_grants.c.role == role.value))
+            self._write(ledger, actor, f"roles.revoke{where}", user_id, {"role": role.value})
+        new = sorted(wanted - has)
+        if new:
+            self._stand_in(connection, user_id, project)
+        now = self._database.clock.now()
+        rows = [{"project_id": project, "user_id": user_id, "role": role.value, "granted_at": now, "granted_by": actor} for role in new]
+        self._database.insert(connection, role_grants, rows)
+        for role in new:
+            self._write(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
+
+    def _stand_in(self, connection: Connection, user_id: str, project: str) -> None:
+        """See that a project has a row of an account of the organisation, for its roles to refer to."""
+        here = and_(users.c.organization_id == self._database.organization, users.c.project_id == project, users.c.user_id == user_id)
+        if connection.execute(select(users.c.user_id).where(here)).first() is None:
+            self._copy_account(connection, self._one(connection, user_id), project)
 
     def _set_disabled(self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str) -> None:
         if disabled:
-            self._refuse_last_admin(connection, user_id)
             self._revoke_all(connection, user_id)
         self._update(connection, user_id, {"disabled_at": self._database.clock.now() if disabled else None})
         self._write(ledger, actor, "users.disable" if disabled else "users.enable", user_id, {})
 
-    def _grant(self, connection: Connection, ledger: Ledger, user_id: str, roles: set[Role], actor: str) -> None:
-        now = self._database.clock.now()
-        rows = [{"user_id": user_id, "role": role.value, "granted_at": now, "granted_by": actor} for role in sorted(roles)]
-        self._database.insert(connection, role_grants, rows)
-        for role in sorted(roles):
-            self._write(ledger, actor, "roles.grant", user_id, {"role": role.value})
-
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        connection.execute(users.update().where(self._database.mine(users), users.c.user_id == user_id).values(values))
+        connection.execute(users.update().where(here_or_everywhere(self._database, users), users.c.user_id == user_id).values(values))
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
-        of_user = and_(self._database.mine(tokens), tokens.c.user_id == user_id, tokens.c.revoked_at.is_(None))
+        of_user = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id, tokens.c.revoked_at.is_(None))
         of_kind = () if kind is None else (tokens.c.kind == kind,)
         connection.execute(tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now()))
 
     def _one(self, connection: Connection, user_id: str) -> User:
         of_user = scope_of(self._database, user=user_id)
-        row = _ONE.first(connection, of_user)
-        if row is None:
+        found = _ONE.rows(connection, of_user)
+        if not found:
             raise NotFound(f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users list` names them.")
-        return _user(row._asdict(), [Role(grant.role) for grant in _ROLES.rows(connection, of_user)])
+        # Of an account of the organisation there are two where it has roles in this project besides.
+        row = next((row for row in found if row.project_id == EVERYWHERE), found[0])
+        grants = [(grant.project_id, Role(grant.role)) for grant in _ROLES.rows(connection, of_user)]
+        return self._user(row._asdict(), {p: tuple(role for project, role in grants if project == p) for p in {p for p, _ in grants}})
 
-    def _refuse_last_admin(self, connection: Connection, user_id: str) -> None:
-        admins = (
-            select(role_grants.c.user_id)
-            .join(users, and_(self._database.mine(users), users.c.user_id == role_grants.c.user_id))
-            .where(self._database.mine(role_grants), role_grants.c.role == Role.ADMIN.value, users.c.disabled_at.is_(None))
+    def _has_admin(self, connection: Connection) -> bool:
+        is_admin = and_(here_or_everywhere(self._database, role_grants), role_grants.c.role == Role.ADMIN.value)
+        able = select(users.c.user_id).where(self._accounts(), users.c.disabled_at.is_(None))
+        return (
+            connection.execute(select(role_grants.c.user_id).where(is_admin, role_grants.c.user_id.in_(able)).limit(1)).first() is not None
         )
-        if list(connection.execute(admins).scalars()) == [user_id]:
-            raise ConfigurationError("This is the last admin: nobody could add users any more. Make somebody else admin first.")
 
-    def _read(self, connection: Connection, *conditions: Any) -> list[User]:
-        wanted = select(users).where(self._database.mine(users), *conditions).order_by(users.c.email)
+    def _accounts(self) -> ColumnElement[bool]:
+        """A row per user: not the one for which an account of the organisation stands."""
+        same = users.alias("same")
+        stands_for_it = select(same.c.user_id).where(
+            same.c.organization_id == self._database.organization, same.c.project_id == EVERYWHERE, same.c.user_id == users.c.user_id
+        )
+        is_account = or_(users.c.project_id == EVERYWHERE, ~stands_for_it.exists())
+        return and_(here_or_everywhere(self._database, users), is_account)
+
+    def _read(self, connection: Connection, *conditions: Any, limit: int | None = None) -> list[User]:
+        wanted = select(users).where(self._accounts(), *conditions).order_by(users.c.email, users.c.user_id).limit(limit)
         rows = connection.execute(wanted).mappings().all()
-        granted = select(role_grants.c.user_id, role_grants.c.role).where(self._database.mine(role_grants))
-        if len(rows) == 1:
-            granted = granted.where(role_grants.c.user_id == rows[0]["user_id"])
-        roles: dict[str, list[Role]] = {}
-        for grant in connection.execute(granted):
-            roles.setdefault(grant.user_id, []).append(Role(grant.role))
-        return [_user(dict(row), roles.get(row["user_id"], [])) for row in rows]
+        grants = self._grants(connection, [row["user_id"] for row in rows])
+        return [self._user(dict(row), grants.get(row["user_id"], {})) for row in rows]
+
+    def _grants(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, Grants]:
+        found: dict[str, Grants] = {}
+        for ids in batches(user_ids, MAX_ROWS):
+            wanted = select(role_grants.c.user_id, role_grants.c.project_id, role_grants.c.role).where(
+                here_or_everywhere(self._database, role_grants), role_grants.c.user_id.in_(ids)
+            )
+            for grant in connection.execute(wanted):
+                of_user = found.setdefault(grant.user_id, {})
+                of_user[grant.project_id] = (*of_user.get(grant.project_id, ()), Role(grant.role))
+        return found
+
+    def _user(self, row: Mapping[str, Any], grants: Grants) -> User:
+        return User(
+            **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},
+            roles=tuple(sorted(grants.get(self._database.project, ()))),
+            organization_roles=tuple(sorted(grants.get(EVERYWHERE, ()))),
+            in_every_project=row["project_id"] == EVERYWHERE,
+            has_password=row["password_hash"] is not None,
+        )
+
+    def _refuse_known_elsewhere(self, connection: Connection, email: str, user_id: str) -> None:
+        others = select(users.c.project_id).where(
+            users.c.organization_id == self._database.organization, users.c.email == email, users.c.user_id != user_id
+        )
+        projects = sorted(connection.execute(others).scalars())
+        if projects:
+            raise ConfigurationError(
+                f"{email} has an account of its own in {', '.join(projects)}, which would stand beside that of the organisation. Give the "
+                "organisation's roles to an address that no other project of this store knows."
+            )
+
+    def _alone_in_organization(self, connection: Connection) -> None:
+        """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project only."""
+        if not self._database.is_sqlite:
+            key = int(content_hash(self._database.organization, EVERYWHERE)[:15], 16)
+            connection.execute(select(func.pg_advisory_xact_lock(key)))
 
     def _write(self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]) -> None:
         ledger.append(actor=actor, action=action, object_id=user_id, digest=content_hash(action, user_id, what))
 
 
-# Asked twice a second for everybody who works.
-_ONE = Prepared(select(users).where(scoped(users), users.c.user_id == bindparam("user")))
-_ROLES = Prepared(select(role_grants.c.role).where(scoped(role_grants), role_grants.c.user_id == bindparam("user")))
-
-
-def _user(row: Mapping[str, Any], roles: Sequence[Role]) -> User:
-    return User(
-        **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},
-        roles=tuple(sorted(roles)),
-        has_password=row["password_hash"] is not None,
+def here_or_everywhere(database: Database, table: Any) -> ColumnElement[bool]:
+    """The condition that a row belongs to this project, or to all of its organisation."""
+    return and_(
+        table.c.organization_id == database.organization, or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE)
     )
+
+
+# Asked twice a second for everybody who works.
+_ONE = Prepared(select(users).where(scoped_or_everywhere(users), users.c.user_id == bindparam("user")))
+_ROLES = Prepared(
+    select(role_grants.c.project_id, role_grants.c.role).where(
+        scoped_or_everywhere(role_grants), role_grants.c.user_id == bindparam("user")
+    )
+)
 
 
 def _normal(email: str) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, percentiles, resampled_totals, wilson_bounds
+from rlhf_pipeline.votes.intervals import SAME, BootstrapParams, group_index, percentiles, resampled_totals, wilson_bounds
 from rlhf_pipeline.votes.people import by_people
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +25,6 @@ Agreements = tuple[Floats, Floats]  # of each row of sums: how often two votes o
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
 N_ANSWERS = 3
 MOST_ANNOTATORS = 300
-SAME = 1e-9  # agreements that differ by rounding alone
 
 PAIRWISE_KAPPA = FrameSchema(
     "pairwise_kappa",

@@ -2,9 +2,13 @@
 
 Rows of one prompt resemble each other, so whole groups are drawn, not single rows: otherwise every interval would be
 too narrow (Davison and Hinkley 1997, section 3.8). Of few groups their number is part of the interval, see FEW_GROUPS.
+
+Where all groups have the same share (all right, or three of four in each), so has every resample, and a bootstrap would claim certainty
+of six groups as of six thousand. There a share has Wilson's ends for the number of groups.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ DRAWS_AT_ONCE = 10_000_000  # some 250 MB
 # Of fewer, the rows of each drawn group are drawn as well: one group drawn again and again is always itself, and its interval would
 # claim certainty. How groups differ cannot be learnt from so few, so the interval says how many there were.
 FEW_GROUPS = 5
+SAME = 1e-9  # statistics of resamples that differ by rounding alone
 
 
 class BootstrapParams(BaseModel):
@@ -97,11 +102,13 @@ def interval_of_mean(
     groups: Sequence[Any] | npt.NDArray[Any] | None = None,
     weights: npt.NDArray[Any] | None = None,
     params: BootstrapParams | None = None,
+    of_shares: bool = True,
 ) -> Interval:
     """The (weighted) mean of `values` with a bootstrap interval over `groups`; n is the number of values.
 
-    Where all values are 0 or all are 1 a bootstrap would claim certainty: there Wilson's interval for the number of
-    groups is given. Raises NotEnoughData without values and InvalidScores for NaN or infinite ones.
+    Where the mean is the same in all groups a bootstrap would claim certainty: there Wilson's interval for the number of groups is given,
+    if the values are shares. Those of a loss are not (`of_shares`). Raises NotEnoughData without values and InvalidScores for NaN or
+    infinite ones.
     """
     params = params or BootstrapParams()
     x = np.asarray(values, dtype=np.float64)
@@ -113,20 +120,33 @@ def interval_of_mean(
     index = group_index(groups, len(x))
     value = float((x * w).sum() / w.sum())
     n_groups = int(index.max()) + 1
-    if value in (0.0, 1.0) and np.isin(x, (0.0, 1.0)).all():
-        low, high = wilson_bounds(value, n_groups, params.level)
-        return Interval(value=value, low=float(low), high=float(high), n=len(x), level=params.level)
     drawn = resampled_totals(np.stack([x * w, w], axis=1), index, params)
     with np.errstate(invalid="ignore", divide="ignore"):
         resampled = drawn[:, 0] / drawn[:, 1]
-    return percentiles(value, resampled, len(x), params, n_groups)
+    found = percentiles(value, resampled, len(x), params, n_groups)
+    if not (of_shares and 0 <= value <= 1 and all_alike(resampled)):
+        return found
+    low, high = wilson_bounds(value, n_groups, params.level)
+    # Of 0 and of 1 the last bit may be missing.
+    return found.model_copy(update={"low": float(min(low, value)), "high": float(max(high, value)), "few_groups": None})
+
+
+def all_alike(resampled: Floats) -> bool:
+    """Whether resamples show no scatter at all; those without a value (NaN) are left out."""
+    return bool(np.nanmax(resampled) - np.nanmin(resampled) <= SAME)
 
 
 def wilson_bounds(share: Any, n: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Wilson 1927: the score interval of a proportion of `n`, which stays wide when nothing (or everything) was seen. Numbers or arrays."""
-    from scipy.stats import norm
-
-    z2 = float(norm.ppf(0.5 + level / 2)) ** 2
+    z2 = _squared_quantile(level)
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n))) / (1 + z2 / n)
     return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+
+
+@lru_cache
+def _squared_quantile(level: float) -> float:
+    """Of the normal distribution. scipy takes longer for one than a page takes for the shares of a hundred annotators."""
+    from scipy.stats import norm
+
+    return float(norm.ppf(0.5 + level / 2)) ** 2

@@ -56,15 +56,19 @@ class Principal:
     def may(self, permission: Permission) -> bool:
         return permission in self.permissions
 
+    def may_everywhere(self, permission: Permission) -> bool:
+        """Whether they may in every project of the organisation, by a role that they have in all of them."""
+        return self.may(permission) and permission in permissions_of(self.user.organization_roles)
+
     @property
     def judges_blind(self) -> bool:
         """Whether their roles let them vote, whatever this token carries: who made it can make another."""
-        return Permission.VOTES_CAST in permissions_of(self.user.roles)
+        return Permission.VOTES_CAST in permissions_of(self.user.all_roles)
 
     @property
     def sees_others_votes(self) -> bool:
         """Before judging what they are on. An admin does, who could take any role and give it back."""
-        return not self.judges_blind or Role.ADMIN in self.user.roles
+        return not self.judges_blind or Role.ADMIN in self.user.all_roles
 
 
 class Auth:
@@ -108,7 +112,7 @@ class Auth:
         if token is None or token.kind != ("session" if from_cookie else "api"):
             return None
         user = self._store.users.get(token.user_id)
-        allowed = permissions_of(user.roles)
+        allowed = permissions_of(user.all_roles)
         if token.scopes is not None:
             allowed = frozenset(permission for permission in allowed if permission.value in token.scopes)
         principal = Principal(user, token, allowed)
@@ -217,7 +221,7 @@ class Auth:
 def first_admin(store: Store, settings: Settings) -> str | None:
     """Where nobody is an admin whose account holds: make one, and the address that logs its first visitor in as that admin. Else None."""
     known = store.users.all()
-    if any(Role.ADMIN in user.roles and user.disabled_at is None for user in known):
+    if any(Role.ADMIN in user.all_roles and user.disabled_at is None for user in known):
         return None
     taken = {user.email for user in known}
     email = next(one for n in count(1) if (one := f"admin{n if n > 1 else ''}@localhost") not in taken)

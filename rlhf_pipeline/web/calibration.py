@@ -12,12 +12,19 @@ from rlhf_pipeline.evaluation.probe import bin_of, pairs_in
 from rlhf_pipeline.records import CalibrationMetrics, Choice, Interval, ReliabilityBin
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration_log import CalibrationOut
-from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.paging import cursor_of, no_cursor, place_of
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.probing import Asked, Probed
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
+
+
+class CalibrationDetail(CalibrationOut):
+    """With its reliability diagram, before and after."""
+
+    raw_bins: list[ReliabilityBin]
+    calibrated_bins: list[ReliabilityBin]
 
 
 class ProbeOut(BaseModel):
@@ -73,6 +80,15 @@ def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
     if not found:
         raise Problem(404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found")
     return found[0]
+
+
+def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
+    """Raises Problem 404 for one that is not in the log."""
+    told, logged = entry(site, reward_model, version), site.store.calibrations.entry(reward_model, version)
+    assert logged is not None  # nothing leaves the log
+    return CalibrationDetail(
+        **told.model_dump(), raw_bins=list(logged.report.raw_bins), calibrated_bins=list(logged.report.calibrated_bins)
+    )
 
 
 def _champion(site: Site) -> str | None:
@@ -140,8 +156,7 @@ def _place(cursor: str | None) -> tuple[datetime, str, int] | None:
             return fitted_at, place[1], place[2]
     except (ValueError, OverflowError):
         pass
-    wrong = [("query.cursor", "is no cursor")]
-    raise Problem(422, "cursor is not one of this list. Send `next` of an earlier page, or leave it out.", kind="invalid", errors=wrong)
+    raise no_cursor()
 
 
 def _probe(asked: Asked, probed: Probed) -> ProbeOut:

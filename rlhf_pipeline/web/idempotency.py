@@ -49,7 +49,7 @@ def keeps_own_key(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a route that is sent secrets alone and ends the session that sent it: no trace of the request is kept."""
+    """Marks a route that ends the session that sent it, and one that is sent a password: no trace of the request is kept."""
     return _unrecorded(endpoint)
 
 

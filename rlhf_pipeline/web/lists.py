@@ -1,19 +1,20 @@
-"""Lists of votes, feedback and comparisons as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
+"""Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.records import Feedback, Vote, VoteDetails
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.records import Feedback, User, Vote, VoteDetails
 from rlhf_pipeline.store.judgements import judged_by
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.identity import names_its_maker
-from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.paging import cursor_of, no_cursor, place_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import check_mark
-from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, VoteOut
+from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import own_choice, own_sides
 
@@ -132,17 +133,46 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
     return Page(items=items, next=cursor_of(found[-1][0].seq) if len(found) == limit else None)
 
 
+def users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
+    """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that were asked for."""
+    place = place_of(cursor, str)
+    try:
+        found = site.store.users.page(after=place[0] if place else None, limit=limit)
+    except NotFound:
+        raise no_cursor() from None
+    return Page(items=[user_out(user) for user in found], next=cursor_of(found[-1].user_id) if len(found) == limit else None)
+
+
+def user_out(user: User) -> UserOut:
+    return UserOut.model_validate(user.model_dump())
+
+
+def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[TokenOut]:
+    """API tokens, newest first, those that ended too."""
+    place = place_of(cursor, str)
+    try:
+        found = site.store.tokens.of_user(user_id, kind="api", before=place[0] if place else None, limit=limit)
+    except NotFound:
+        raise no_cursor() from None
+    items = [TokenOut.model_validate(token.model_dump()) for token in found]
+    return Page(items=items, next=cursor_of(found[-1].token_id) if len(found) == limit else None)
+
+
 OWN_AS_CAST = (
     "vote_id", "assignment_id", "strength", "reason", "stated_confidence", "duration_s", "voted_at", "received_at", "supersedes",
 )  # fmt: skip
 
 
-def comparisons(site: Site, principal: Principal, *, cursor: str | None, limit: int) -> Page[ComparisonOut]:
-    """Newest day first."""
+def comparisons(site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int) -> Page[ComparisonOut]:
+    """Newest day first; of one category, without those whose category the reader may not know yet: a page may be short and still have a
+    next."""
     place: Any = place_of(cursor, str, int, str)
-    found = site.store.comparisons.page(before=place, limit=limit)
+    found = site.store.comparisons.page(before=place, category=category, limit=limit)
     rows = plain_rows(found)
     following = cursor_of(*(rows[-1][name] for name in ("day", "position", "comparison_id"))) if len(rows) == limit else None
+    if category is not None:
+        hidden = unjudged(site, principal, [row["comparison_id"] for row in rows])
+        rows = [row for row in rows if row["comparison_id"] not in hidden]
     return Page(items=_comparisons_out(site, principal, rows), next=following)
 
 

@@ -1,12 +1,15 @@
-"""Which comparisons people are asked to judge. Knows days and rules; knows no card."""
+"""Which comparisons people are asked to judge, and who is. Knows days, rules and who may vote; knows no card."""
 
+from collections.abc import Sequence
+
+from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Offer, Offered
 from rlhf_pipeline.web.site import Site
 
 
 def offer(site: Site, actor: str, asked: Offer) -> Offered:
-    """Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison."""
+    """Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as `_ask`."""
     ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
     if sum(ways) != 1:
         raise Problem(
@@ -19,6 +22,21 @@ def offer(site: Site, actor: str, asked: Offer) -> Offered:
         ids = list(dict.fromkeys(asked.ids))
     else:
         ids = site.store.comparisons.offerable(day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted)
-    overlap = asked.overlap or site.terms().rules.overlap
-    n_new = site.store.assignments.offer(ids, overlap=overlap, priority=asked.priority, actor=actor)
+    if asked.annotator_id is not None:
+        n_new = _ask(site, actor, asked.annotator_id, ids, asked)
+    else:
+        overlap = asked.overlap or site.terms().rules.overlap
+        n_new = site.store.assignments.offer(ids, overlap=overlap, priority=asked.priority, actor=actor)
     return Offered(n_comparisons=len(ids), n_slots=n_new)
+
+
+def _ask(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
+    """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person has none; NotFound, UnknownComparison."""
+    if asked.overlap is not None:
+        said = "is how many people judge each, and annotator_id names one: leave one of them out"
+        raise Problem(422, f"overlap {said}.", kind="invalid", errors=[("body.overlap", said)])
+    user = site.store.users.get(annotator_id)
+    if user.kind != "person" or user.disabled_at is not None or Permission.VOTES_CAST not in permissions_of(user.all_roles):
+        said = "is no person who may vote here: give them a role that votes, or name somebody else"
+        raise Problem(422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)])
+    return site.store.assignments.ask(annotator_id, ids, priority=asked.priority, actor=actor)

@@ -16,7 +16,8 @@ VERSION = "3.1.0"
 PROBLEM = "#/components/schemas/ProblemDocument"
 ABOUT = (
     "Every action of the pages is a route. Errors are problem documents (RFC 9457). A POST under the same `Idempotency-Key` is answered "
-    "again, not done again. Lists go on at `cursor` = `next`."
+    "again, not done again: every POST takes one but those of `auth`, which start and end sessions, `me/password`, so that no trace of a "
+    "password is kept, and `completions:stream`, which is answered from what is kept without one. Lists go on at `cursor` = `next`."
 )
 SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "`rlhf_…`, made under /me or by `rlhf users token`"},

@@ -32,7 +32,11 @@ def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
             return tuple(place)
     except (binascii.Error, ValueError, RecursionError):
         pass
-    raise Problem(
+    raise no_cursor()
+
+
+def no_cursor() -> Problem:
+    return Problem(
         422,
         "cursor is not one of this list. Send `next` of an earlier page, or leave it out.",
         kind="invalid",

@@ -72,7 +72,7 @@ class Me(BaseModel):
     user_id: str
     name: str
     email: str
-    roles: list[Role]
+    roles: list[Role] = Field(description="in this project, those of the organisation among them")
     permissions: list[Permission]
     project: str
 
@@ -103,7 +103,9 @@ class UserOut(BaseModel):
     email: str
     name: str
     kind: Literal["person", "service"]
-    roles: list[Role]
+    roles: list[Role] = Field(description="in this project")
+    organization_roles: list[Role] = Field(description="in every project of the organisation, beside those")
+    in_every_project: bool = Field(description="an account of the organisation, whatever its roles; only its admins change it")
     has_password: bool
     created_at: datetime
     disabled_at: datetime | None
@@ -113,16 +115,22 @@ class NewUser(Model):
     email: Annotated[Text, Field(max_length=254)]
     name: Annotated[Text, Field(max_length=200)] = ""
     roles: list[Role] = Field(default=[], max_length=len(Role))
+    organization_roles: list[Role] = Field(default=[], max_length=len(Role), description="given by an admin of the organisation alone")
     kind: Literal["person", "service"] = "person"
 
 
 class AddedUser(UserOut):
-    login_link: str | None = Field(description="logs its first visitor in, once, for 24 hours; null in the answer to a repeated request")
+    login_link: str | None = Field(
+        description="logs its first visitor in, once, for 24 hours; null where a token asked, and in the answer to a repeated request"
+    )
 
 
 class UserChange(Model):
     name: Name | None = None
     roles: list[Role] | None = Field(default=None, max_length=len(Role))
+    organization_roles: list[Role] | None = Field(
+        default=None, max_length=len(Role), description="given by an admin of the organisation alone; the first ends password and tokens"
+    )
     disabled: bool | None = None
 
 
@@ -323,13 +331,16 @@ class ComparisonOut(BaseModel):
 
 
 class Offer(Model):
-    """Which comparisons: by id, by day, or all that nobody voted on."""
+    """Which comparisons: by id, by day, or all that nobody voted on; and whom, if not anybody."""
 
     ids: list[Id] | None = Field(default=None, max_length=10_000)
     day: date | None = None
     all_unvoted: bool = False
     overlap: int | None = Field(default=None, ge=1, le=9, description="people who judge each; missing = as the rules say")
     priority: int = Field(default=0, ge=-1000, le=1000, description="lower is dealt first")
+    annotator_id: Id | None = Field(
+        default=None, description="user id of the one person who is to judge them, before anything else; missing = anybody"
+    )
 
 
 class Offered(BaseModel):

@@ -9,6 +9,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration_log import CalibrationLog
 from rlhf_pipeline.web.cards import Cards
+from rlhf_pipeline.web.completing import Completer
 from rlhf_pipeline.web.counting import Progress
 from rlhf_pipeline.web.looking import Looking
 from rlhf_pipeline.web.predicting import Predictor
@@ -41,6 +42,7 @@ class Site:
         self.progress = Progress(store)
         self.looking = Looking(store)
         self.predictor = Predictor(settings, store)
+        self.completer = Completer(settings, store)
         self.probing = Probing(store)
         self.calibrations = CalibrationLog(store)
         self.fits = Fits(settings)

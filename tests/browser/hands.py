@@ -8,6 +8,7 @@ from rlhf_pipeline.records import User
 from tests.browser.people import People
 
 SECONDS = 15.0
+UNTIL_TRIED_AGAIN = 18.75 + SECONDS  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
 
 
 def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None:
@@ -42,7 +43,7 @@ def vote(page: Any, key: str) -> tuple[str, str, str]:
 
 
 def all_sent(page: Any) -> None:
-    until(lambda: not page.is_visible("#outbox"), "an empty outbox")
+    until(lambda: not page.is_visible("#outbox"), "an empty outbox", UNTIL_TRIED_AGAIN)
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:

@@ -48,6 +48,30 @@ def test_twenty_votes_by_keyboard_are_twenty_rows_with_their_sides(site: People,
     assert page.inner_text("#today") == "20"
 
 
+@pytest.mark.parametrize("prefetch", [1, 5])  # the project may ask for fewer than three
+def test_three_leased_comparisons_lie_ready_between_any_two_votes(site: People, context: Any, page: Any, prefetch: int) -> None:
+    site.furnish(40)
+    site.rules(prefetch=prefetch)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    ahead = []
+    for _ in range(12):
+        page.wait_for_timeout(500)
+        ahead.append(site.store.assignments.work_left().n_leased - 1)  # beside the one that is shown
+        vote(page, "1")
+    assert min(ahead) >= 3, ahead
+    all_sent(page)
+    page.wait_for_timeout(500)
+    context.set_offline(True)  # they lie in the page, not on the server alone
+    judged = [vote(page, key) for key in "123"]
+    at_the_desk(page)
+    assert len({*judged, shown(page)}) == 4
+    context.set_offline(False)
+    all_sent(page)
+    assert len(site.votes(ann)) == 15
+
+
 def test_a_vote_cast_while_the_figures_are_read_is_counted_once(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")

@@ -1,10 +1,13 @@
 """A dead network, a closed tab, a refused vote: nothing is lost, nothing is doubled."""
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf_pipeline.web.schemas import Batch, VoteInBatch
 from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote
 from tests.browser.people import People
 
@@ -312,6 +315,91 @@ def test_a_vote_that_is_not_taken_now_waits_and_lets_the_others_pass(site: Peopl
     all_sent(page)
     assert [v.strength for v in site.votes(ann)] == [2, 4, None, 3]
     assert not page.is_visible("#banner")
+
+
+GONE = '{"type": "about:blank", "detail": "There is no such card any more.", "errors": []}'
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(site: People, context: Any, page: Any, status: int) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    prompts: list[str] = []
+
+    def gone(route: Any) -> None:
+        sent = route.request.post_data_json
+        if sent["strength"] in (4, 3) or "undone" in sent["flags"]:
+            route.fulfill(status=status, content_type="application/problem+json", body=GONE)
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", gone)
+    prompts = [vote(page, key)[0] for key in "12"]  # by far, clearly
+    vote(page, "3")
+    until(lambda: len(site.votes(ann)) == 1, "the vote behind them")
+    page.get_by_text("2 votes wait on this device").wait_for()
+    page.get_by_role("button", name="Look at them").click()
+    rows = page.locator("#waiting-list li")
+    until(lambda: rows.count() == 2, "both rows")
+    assert [prompt.split("Item")[0][:40] in rows.nth(i).inner_text() for i, prompt in enumerate(prompts)] == [True, True]
+    assert f"({status}): There is no such card any more." in rows.nth(0).inner_text()
+
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download all as JSON").click()
+    kept = json.loads(Path(downloading.value.path()).read_text())
+    assert [(one["choice"], one["strength"]) for one in kept["votes"]] == [("a", 4), ("a", 3)]
+    assert len({one["idempotency_key"] for one in kept["votes"]}) == 2
+    assert Batch.model_validate(kept).votes  # what the API takes as it lies there
+    for one in kept["votes"]:
+        VoteInBatch.model_validate(one)
+
+    rows.nth(0).get_by_role("button", name="Discard").click()
+    assert rows.count() == 2, "one press discards nothing"
+    rows.nth(0).get_by_role("button", name="Discard it for good").click()
+    until(lambda: rows.count() == 1, "the other row alone")
+    assert "A clearly better" in rows.nth(0).inner_text()
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    assert page.inner_text("#today") == "2"
+    page.reload()
+    at_the_desk(page)
+    assert unsent(page) == 1, "what was discarded does not come back"
+    context.unroute("**/api/v1/votes")
+    all_sent(page)  # what was kept goes as soon as the server takes it
+    assert sorted(v.strength for v in site.votes(ann)) == [2, 3]
+    assert not page.is_visible("#banner")
+
+
+def test_a_vote_that_was_discarded_leaves_what_came_after_it(site: People, context: Any, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    one, two = page, context.new_page()
+    log_in(one, site, ann)
+    at_the_desk(one)
+    one.wait_for_timeout(300)
+
+    def gone(route: Any) -> None:
+        if route.request.post_data_json["strength"] == 4:
+            route.fulfill(status=404, content_type="application/problem+json", body=GONE)
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", gone)
+    vote(one, "1")
+    one.get_by_role("button", name="Look at them").wait_for()
+    press(one, "u")
+    vote(one, "2")  # anew, after the undo of what is not taken
+    until(lambda: unsent(one) == 3, "the vote, its undo and the vote anew")
+    two.goto(site.url + "/annotate")
+    until(lambda: unsent(two) == 3, "the same on the other tab")
+    one.get_by_role("button", name="Look at them").click()
+    one.get_by_role("button", name="Discard").click()
+    one.get_by_role("button", name="Discard it for good").click()
+    all_sent(one)
+    all_sent(two)
+    assert [v.strength for v in site.votes(ann)] == [3]
 
 
 @pytest.mark.parametrize("fails", ["getAll", "get", "delete", "put"])

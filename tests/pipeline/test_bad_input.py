@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.prompts import GENERATORS
+from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
 
 pytestmark = pytest.mark.slow
@@ -153,7 +154,7 @@ def test_a_prompt_over_100_kb_is_refused_by_its_line(small: Any, branch: Callabl
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "short"}) + "\n" + json.dumps({"prompt": "x" * 100_001}) + "\n", encoding="utf-8")
     project = branch(small, prompts_file=path)
-    refused(project, "collection", "PromptError", "line 2", "limit is 100,000", day=project.day(3), prompts={"n": 1, "source": "dataset"})
+    refused(project, "collection", "PromptError", "line 2", "limit is 100,000", day=project.day(3), prompts={"n": 2, "source": "dataset"})
 
 
 def test_a_prompt_that_fills_the_context_costs_its_own_completions_only(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_bytes_that_are_no_utf_8_are_named_by_file_and_line(small: Any, branch: 
     path.write_bytes(b'{"prompt": "fine"}\n{"prompt": "caf\xe9"}\n')
     project = branch(small, prompts_file=path)
     said = ("PromptError", "prompts.jsonl, line 2", "not UTF-8", "Save the file as UTF-8")
-    refused(project, "collection", *said, day=project.day(0), prompts={"n": 1, "source": "dataset"})
+    refused(project, "collection", *said, day=project.day(0), prompts={"n": 2, "source": "dataset"})
 
 
 def test_a_deleted_partition_is_named_and_making_it_again_mends_the_chain(small: Any, branch: Callable[..., Any]) -> None:
@@ -247,16 +248,14 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
 
 
 class BrokenGenerator:
-    """A third party's generator that repeats an id and knows a difficulty of its own."""
+    """A third party's generator that says everything twice and knows a difficulty of its own."""
 
     name = "broken"
 
-    def __init__(self, **handed: Any) -> None:
-        self._good = GENERATORS["templates"](**handed)
+    def __init__(self, **handed: Any) -> None: ...
 
-    def generate(self, params: Any, **more: Any) -> pd.DataFrame:
-        frame = self._good.generate(params, **more)
-        return pd.concat([frame, frame.head(2)], ignore_index=True).assign(difficulty="absurd")
+    def generate(self, params: Any, *, seed: int, selection: Any) -> None:
+        selection.offer_all(Draft(f"Say {i // 2}.", "creative", "absurd") for i in range(100))
 
 
 def test_a_broken_schema_fails_its_check_and_blocks_the_run(

@@ -93,7 +93,7 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
         sensors.replace("sensorsOrError", "schedulesOrError").replace("on Sensors", "on Schedules").replace("sensorState", "scheduleState")
     )
     found = {s["name"]: s["sensorState"]["status"] for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]}
-    assert found == dict.fromkeys(("votes", "replay", "learning", "retraining", "run_health"), "RUNNING")
+    assert found == dict.fromkeys(("votes", "replay", "learning", "retraining", "run_health", "parked"), "RUNNING")
     timed = {s["name"]: s["scheduleState"]["status"] for s in dev.ask(schedules, s=LOCATION)["schedulesOrError"]["results"]}
     assert set(timed.values()) == {"RUNNING"}
     assert len(timed) == 4

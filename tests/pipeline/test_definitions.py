@@ -125,7 +125,7 @@ def test_every_launchpad_field_has_a_description(simulated: dg.Definitions) -> N
 def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(simulated: dg.Definitions, human: dg.Definitions) -> None:
     for defs, running in ((simulated, True), (human, False)):
         repository = defs.get_repository_def()
-        assert {s.name for s in repository.sensor_defs} == {"votes", "replay", "learning", "retraining", "run_health"}
+        assert {s.name for s in repository.sensor_defs} == {"votes", "replay", "learning", "retraining", "run_health", "parked"}
         assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
 

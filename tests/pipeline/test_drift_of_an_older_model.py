@@ -30,3 +30,16 @@ def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(grown:
     page = Page(Path(project.files.report(day)).read_text(encoding="utf-8")).text
     assert page.count("Left out. demo.reward_model@1 cannot be loaded") == 2  # of the clusters and of the embeddings' test
     assert f"{before.loc[before['space'] == 'overall', 'n_current'].iloc[0]:,} " in page
+
+
+def test_while_the_encoder_is_away_the_day_is_reported_with_its_errors_and_says_what_is_missing(
+    grown: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Where another one stands in, the champion may be on either: its errors are stored, so that their picture needs neither."""
+    stand_in = save_tiny_bert(tmp_path / "stand-in")
+    project = branch(grown, encoder=f"{tmp_path / 'away'},{stand_in}")
+    run = project.materialise(["drift_report"], grown.day(2))
+    report = project.files.read_frame("drift_report", grown.day(2))
+    assert "may be missing" in json.loads(report[report["space"] == "embeddings"].iloc[0]["evidence"])["reason"]
+    (told,) = run.asset_materializations_for_node("drift_report")
+    assert "drift_timeline" in told.metadata

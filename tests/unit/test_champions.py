@@ -7,7 +7,7 @@ from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, fi
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.champions import Champions, Judge, Question, not_worse
-from rlhf_pipeline.completions import OpenAICompatibleBackend, TemplateBackend
+from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, ModelError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
@@ -92,6 +92,9 @@ def test_the_setting_chooses_the_backend(champions):
     assert isinstance(champions.backend(Settings(completion_backend="template")), TemplateBackend)
     there = Settings(completion_backend="openai_compatible", api_model="m", api_key=SecretStr("sk"), base_url="http://127.0.0.1:9/v1")
     assert isinstance(champions.backend(there), OpenAICompatibleBackend)
+    anthropic = champions.backend(Settings(completion_backend="anthropic", api_key=SecretStr("sk")), timeout_s=7)
+    assert isinstance(anthropic, AnthropicBackend)
+    assert (anthropic.provider, anthropic.timeout_s) == ("api.anthropic.com", 7)
     with pytest.raises(ConfigurationError, match=r"'parrot'.*template, local, openai_compatible"):
         champions.backend(Settings(completion_backend="parrot"))
 
@@ -345,3 +348,26 @@ def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
     both = serving.predict([*asked, *turned])
     assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True))
     assert len({one.p_raw for one in there}) > 10
+
+
+def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternatives):
+    alternatives.fit(alternatives.second)
+    known = alternatives.champions
+    start = known.load(alternatives.folder / "model", "the checkpoint")
+    assert (known.encoder().folder, known.encoder(start).folder) == (alternatives.first, alternatives.second)
+    assert known.encoder(start).choice.told() == {
+        "encoder_asked": str(alternatives.first), "encoder_used": str(alternatives.second),
+        "encoder_instead_because": "the model that the fit starts from was fitted on it",
+    }  # fmt: skip
+    alternatives.fit(alternatives.first)
+    of_first = known.load(alternatives.folder / "model", "the checkpoint")
+    assert known.encoder(of_first) is known.encoder()
+    alternatives.outage()
+    elsewhere = Champions(
+        known.store, known.registry, alternatives.folder / "new", encoder_name=f"{alternatives.folder / 'gone'},{alternatives.second}"
+    )
+    with pytest.raises(EncoderNotFound, match=r"not on .*second; it may be one that is missing: No encoder .*gone.*or fit anew"):
+        elsewhere.encoder(of_first)
+    without = Champions(known.store, known.registry, alternatives.folder / "new", encoder_name=str(alternatives.second))
+    with pytest.raises(ModelHashMismatch, match=r"not on .*second\. Name it in the setting `encoder`"):
+        without.encoder(of_first)

@@ -40,8 +40,8 @@ def distribution(folder, *lines, group="completions"):
 def test_a_package_adds_its_backend_to_the_folders_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     members = Members("completions", dict(BACKENDS), distribution(tmp_path, "echo = echo_backend:Echo"))
-    assert list(members) == ["template", "local", "openai_compatible", "echo"]
-    assert len(members) == 4
+    assert list(members) == ["template", "local", "openai_compatible", "anthropic", "echo"]
+    assert len(members) == 5
     assert members["echo"]().model_version == "echo-1"
 
 

@@ -25,7 +25,10 @@ from rlhf_pipeline.errors import (
     TooManyRequests,
 )
 from rlhf_pipeline.records import AnnotationRules, Choice, NewFeedback, Role
+from tests.web.conftest import Web
 from tests.web.served import Served, served
+from tests.web.test_calibration import MODEL, publish, report
+from tests.web.test_calibration import vote as cast_votes
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,6 +137,9 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     offered = admin.offer(ids=["c0000"], overlap=3)
     assert (offered.n_comparisons, offered.n_slots) == (1, 1)
     assert admin.withdraw(["c0000"]) >= 1
+    with Client(server.address, server.token("named@client.test", Role.ANNOTATOR)) as named:
+        assert admin.offer(ids=["c0050"], annotator_id=named.me().user_id).n_slots == 1
+        assert [card.prompt for card in named.lease(1).cards] == ["prompt 50"]
     rules = admin.rules()
     newer = admin.put_rules(rules.rules.model_copy(update={"undo_seconds": 45.0}), version=rules.version)
     assert (newer.version, newer.rules.undo_seconds) == (rules.version + 1, 45.0)
@@ -146,8 +152,10 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     assert [g.text for g in admin.guidelines()] == ["Be fair."]
     assert guideline.version == 1
     user = admin.add_user("new@client.test", name="New", roles=["annotator"])
-    assert "/login?token=" in (user.login_link or "")
-    assert "/login?token=" in admin.login_link(user.user_id)
+    assert user.login_link is None  # asked for by a token, which makes none
+    with pytest.raises(NotAuthorised) as of_one_project:
+        admin.add_user("boss@client.test", organization_roles=[Role.AUDITOR])
+    assert of_one_project.value.kind == "not_of_organization"
     changed = admin.change_user(user.user_id, etag=user.etag, roles=[Role.CURATOR], disabled=True)
     assert changed.roles == (Role.CURATOR,)
     assert changed.disabled_at is not None
@@ -159,7 +167,10 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     call = calls.add_user("lost@client.test", name="Lost")  # the answer is lost, the same call sent again
     made, again = admin.send(call), admin.send(call)
     assert again.model_dump(exclude={"login_link", "etag"}) == made.model_dump(exclude={"login_link", "etag"})
-    assert {u.email for u in admin.users()} >= {"ann@client.test", "new@client.test"}
+    listed = list(admin.users())
+    assert {u.email for u in listed} >= {"ann@client.test", "new@client.test"}
+    assert list(admin.each(calls.users(limit=1))) == listed
+    assert [token.scopes for token in admin.tokens()] == [None]
     assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed"}
     assert admin.progress().work.n_slots > 0
     quality = admin.quality()
@@ -199,6 +210,47 @@ def test_the_asynchronous_client_says_the_same_at_once(server: Served, admin: Cl
     assert ids <= {vote.vote_id for vote in admin.votes()}
 
 
+def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: Web) -> None:
+    reports = [report(hours) for hours in range(3)]
+    for one in reports:
+        web.store.calibrations.add(one, {"temperature": 1.5})
+    ids = publish(web, [0.72, 0.73, 0.74, 0.9])
+    cast_votes(web, ids, "aaba")
+    secret = web.client("engineer").headers["Authorization"].partition(" ")[2]
+
+    async def by_the_other() -> list[object]:
+        async with AsyncClient(web.url, secret) as api:
+            return [
+                [one async for one in api.calibrations()],
+                await api.calibration(MODEL, 2),
+                (await api.calibration_probe(reward_model=MODEL)).bins,
+                [one async for one in api.calibration_pairs(0.72, reward_model=MODEL, calibrator="temperature@1")],
+            ]
+
+    with Client(web.url, secret) as api:
+        probe = api.calibration_probe()
+        assert (probe.reward_model, probe.n_votes, probe.n_comparisons) == (MODEL, 4, 4)
+        assert sum(one.n for one in probe.bins) == 4
+        log = list(api.calibrations())
+        assert [(one.version, one.state) for one in log] == [(3, "standby"), (2, "replaced"), (1, "replaced")]
+        assert list(api.each(calls.calibrations(limit=1))) == log
+        detail = api.calibration(MODEL, 2)
+        assert detail.model_dump(exclude={"raw_bins", "calibrated_bins"}) == log[1].model_dump()
+        assert (detail.raw_bins, detail.calibrated_bins) == (reports[1].raw_bins, reports[1].calibrated_bins)
+        with pytest.raises(MissingResource):
+            api.calibration(MODEL, 4)
+        pairs = list(api.calibration_pairs(0.72))
+        (bin_,) = (one for one in probe.bins if one.low <= 0.72 < one.high)
+        assert len(pairs) == bin_.n == 3
+        assert [(one.comparison_id, one.wrong, one.choice) for one in pairs[:1]] == [(ids[2], True, Choice.B)]
+        assert list(api.each(calls.calibration_pairs(0.72, limit=1))) == pairs
+        with pytest.raises(MissingResource) as empty:
+            list(api.calibration_pairs(0.55))
+        assert empty.value.kind == "empty_bin"
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: asyncio.run(by_the_other())).result() == [log, detail, probe.bins, pairs]
+
+
 def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, list[str]]:
         return {n: list(inspect.signature(m).parameters) for n, m in inspect.getmembers(kind, inspect.isfunction) if not n.startswith("_")}
@@ -207,7 +259,7 @@ def test_both_clients_have_the_same_methods() -> None:
 
 
 def test_every_route_of_the_api_is_a_call(server: Served) -> None:
-    """But for those of the pages' login, of tokens, and files."""
+    """But for those that need a session, files, and what a list holds already."""
     described = httpx.get(f"{server.address}/api/v1/openapi.json").json()
     routes = {(m.upper(), path.removeprefix("/api/v1/")) for path, methods in described["paths"].items() for m in methods}
     known = {
@@ -215,14 +267,15 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("POST", "assignments:extend"), ("POST", "votes"), ("POST", "votes:batch"), ("GET", "votes"), ("GET", "comparisons"),
         ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"), ("POST", "predictions"),
         ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("GET", "users/{user_id}"), ("POST", "users"),
-        ("PATCH", "users/{user_id}"), ("POST", "users/{user_id}:login-link"), ("GET", "progress"), ("GET", "progress/events"),
+        ("PATCH", "users/{user_id}"), ("GET", "me/tokens"), ("GET", "progress"), ("GET", "progress/events"),
         ("GET", "metrics"), ("GET", "quality"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),
+        ("GET", "calibrations"), ("GET", "calibrations/{reward_model}/{version}"), ("GET", "calibrations/probe"), ("GET", "calibrations/probe/pairs"),
     }  # fmt: skip
     other = {
-        ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("GET", "me/tokens"), ("POST", "me/tokens"),
+        ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("POST", "users/{user_id}:login-link"), ("POST", "me/tokens"),
         ("DELETE", "me/tokens/{token_id}"), ("POST", "me/password"), ("GET", "me/votes"), ("GET", "guidelines/{version}"),
         ("GET", "feedback/{feedback_id}"), ("GET", "audit/export"), ("GET", "healthz"), ("GET", "readyz"),
-        ("GET", "calibrations"), ("GET", "calibrations/probe"), ("GET", "calibrations/probe/pairs"),
+        ("POST", "completions:stream"),
     }  # fmt: skip
     assert known <= routes
     assert routes <= known | other

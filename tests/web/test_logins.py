@@ -127,7 +127,7 @@ def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
 
 def test_a_login_link_opens_once(web: Web):
     user = web.add("annotator")
-    link = web.client("admin").post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    link = web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
     assert link.startswith("http://127.0.0.1:8080/login?token=rlhf_")
     token = link.partition("token=")[2]
     first, second = (web.anonymous().post("/auth/redeem", json={"token": token}) for _ in range(2))
@@ -138,7 +138,7 @@ def test_a_login_link_opens_once(web: Web):
 @on_sqlite
 def test_a_login_link_ends_after_a_day(web: Web):
     user = web.add("annotator")
-    link = web.client("admin").post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    link = web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
     web.clock.shift = timedelta(hours=25)
     assert web.anonymous().post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 401
 
@@ -300,8 +300,8 @@ def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
 def test_no_secret_stands_in_the_database_or_the_log(web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]):
     caplog.set_level(logging.DEBUG)
     email = with_password(web, "annotator")
-    admin = web.client("admin")
-    secrets = [admin.headers["Authorization"].partition(" ")[2]]
+    admin = web.browser(web.add("admin"))
+    secrets = [web.client("admin").headers["Authorization"].partition(" ")[2]]
     secrets.append(admin.post("/users", json={"email": "new@example.org"}).json()["login_link"].partition("token=")[2])
     browser = web.anonymous()
     browser.headers["Origin"] = web.url
@@ -324,3 +324,20 @@ def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
     path = web.settings.home / "web_secret"
     assert path.stat().st_mode & 0o777 == 0o600
     assert len(path.read_text()) >= 43
+
+
+# --- what a token does not hand on --------------------------------------------------------------------------------------------------
+
+
+def test_a_token_makes_no_login_link_which_would_outlive_it(web: Web):
+    """Of a token for ten minutes came a link for a day, and of that a session for a week."""
+    user, root = web.add("annotator"), web.add("admin")
+    for script in (web.client(user=root, lasts=600), web.client(user=root)):
+        answer = script.post(f"/users/{user.user_id}:login-link")
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:rlhf:problem:no_session")
+        assert "rlhf users login-link" in answer.json()["detail"]
+        added = script.post("/users", json={"email": f"new{web.store.users.count()}@example.org", "roles": ["admin"]})
+        assert (added.status_code, added.json()["login_link"]) == (201, None)
+        for one in (user.user_id, added.json()["user_id"], root.user_id):
+            assert [token.kind for token in web.store.tokens.of_user(one) if token.kind == "login"] == []
+    assert web.browser(root).post(f"/users/{user.user_id}:login-link").status_code == 201

@@ -15,6 +15,7 @@ from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, publi
 from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
+from tests.web.test_organization import everywhere
 
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not meets 403.
@@ -28,7 +29,7 @@ def operations(web: Web) -> list[tuple[str, str, dict]]:
 
 
 def ask(client: httpx.Client, method: str, path: str) -> int:
-    for name in ("version", "feedback_id", "assignment_id", "comparison_id", "token_id", "user_id"):
+    for name in ("version", "feedback_id", "assignment_id", "comparison_id", "token_id", "user_id", "reward_model"):
         path = path.replace(f"{{{name}}}", PATHS.get(name, "none"))
     assert "{" not in path, f"say what stands for the parameter of {path}"
     with client.stream(
@@ -42,8 +43,10 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
     asked = 0
     clients: dict[str, httpx.Client] = {role.value: web.client(role) for role in Role} | {"nobody": web.client()}
     clients |= {f"token for {permission}": web.client("admin", scopes=[permission.value]) for permission in Permission}
+    clients |= {f"{role} in every project": web.client(user=everywhere(web, role)) for role in Role}
     clients["anonymous"] = web.anonymous()
     allowed = {role.value: ROLE_PERMISSIONS[role] for role in Role} | {f"token for {p}": {p} for p in Permission}
+    allowed |= {f"{role} in every project": ROLE_PERMISSIONS[role] for role in Role}
     for method, path, operation in operations(web):
         if path.endswith(("/auth/logout", "/me/password")):  # end what the test needs; their own tests are in test_logins
             continue
@@ -62,7 +65,7 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
             else:
                 assert status == 403, (name, method, path, status)
             asked += 1
-    assert asked > 700
+    assert asked > 1000
 
 
 @on_sqlite

@@ -163,7 +163,7 @@ def test_rules_are_edited_by_who_read_the_newest(web: Web):
 
 
 def test_users_are_added_changed_and_disabled(web: Web):
-    admin = web.client("admin")
+    admin = web.browser(web.add("admin"))
     made = admin.post("/users", json={"email": "New@Example.org", "name": "New", "roles": ["annotator"]})
     assert made.status_code == 201
     user = made.json()

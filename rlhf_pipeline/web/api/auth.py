@@ -4,6 +4,7 @@ from fastapi import Depends, Request, Response
 
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
+from rlhf_pipeline.web.idempotency import keeps_no_record
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Login, Redemption
 
@@ -28,8 +29,9 @@ def redeem(site: AnySite, request: Request, body: Redemption) -> Response:
 
 
 @router.post("/auth/logout", status_code=204)
+@keeps_no_record
 def log_out(site: AnySite, principal: SignedIn) -> Response:
-    """End this session."""
+    """End this session. An Idempotency-Key is passed over: who repeats it is nobody any more."""
     if not principal.is_session:
         raise Problem(403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session")
     response = Response(status_code=204)

@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Query
+from fastapi import Depends, Path, Query
 
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.calibration import ProbedPair, ProbeOut
+from rlhf_pipeline.web.calibration import CalibrationDetail, ProbedPair, ProbeOut
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.paging import Cursor, Limit
@@ -54,3 +54,11 @@ def pairs(
     """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first. Not for people whose roles let them vote."""
     asked = Asked(reward_model, calibrator)
     return calibration.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[1]
+
+
+@router.get("/calibrations/{reward_model}/{version}")
+def read(
+    site: AnySite, _: Reader, reward_model: Annotated[Text, Path(max_length=200)], version: Annotated[int, Path(ge=1, lt=2**31)]
+) -> CalibrationDetail:
+    """One calibrator, name@version of its reward model and its own number, with its reliability diagram before and after."""
+    return calibration.detail(site, reward_model, version)

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Query
 
+from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import lists, offers
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
@@ -18,9 +19,16 @@ Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 
 
 @router.get("/comparisons")
-def read_all(site: AnySite, principal: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ComparisonOut]:
-    """Comparisons, the newest day's first. Model names and known answers only for those who may not vote."""
-    return lists.comparisons(site, principal, cursor=cursor, limit=limit)
+def read_all(
+    site: AnySite,
+    principal: Reader,
+    category: Annotated[Text | None, Query(max_length=200, description="only those of this category")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[ComparisonOut]:
+    """Comparisons, the newest day's first. Model names and known answers only for those who may not vote, who also find by category only
+    what they have judged: a page may be short and still have a next."""
+    return lists.comparisons(site, principal, category=category, cursor=cursor, limit=limit)
 
 
 @router.get("/comparisons/{comparison_id}")
@@ -31,7 +39,8 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
 
 @router.post("/comparisons:offer", responses=documented(404))
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
-    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted on."""
+    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted on. With `annotator_id` one person is asked,
+    once for each, beside what anybody is asked for; what they skip is left to anybody."""
     return offers.offer(site, principal.user_id, body)
 
 

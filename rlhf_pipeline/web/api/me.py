@@ -28,7 +28,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
         user_id=user.user_id,
         name=user.name,
         email=user.email,
-        roles=list(user.roles),
+        roles=list(user.all_roles),
         permissions=sorted(principal.permissions),
         project=site.settings.project,
     )
@@ -61,10 +61,9 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 
 
 @router.get("/me/tokens")
-def my_tokens(site: AnySite, principal: Owner) -> Page[TokenOut]:
+def my_tokens(site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50) -> Page[TokenOut]:
     """Your API tokens, newest first, those that ended too."""
-    mine = [token for token in site.store.tokens.of_user(principal.user_id) if token.kind == "api"]
-    return Page(items=[TokenOut.model_validate(token.model_dump()) for token in mine], next=None)
+    return lists.own_tokens(site, principal.user_id, cursor=cursor, limit=limit)
 
 
 @router.post("/me/tokens", status_code=201)

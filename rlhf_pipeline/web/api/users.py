@@ -1,16 +1,18 @@
 """Who may log in, and as what. Knows roles; knows no permission's meaning."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Response
 
-from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.records import User
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, edited, etag_of_record
 from rlhf_pipeline.web.idempotency import done_once
+from rlhf_pipeline.web.lists import user_out
+from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
@@ -22,9 +24,9 @@ Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
 
 
 @router.get("/users", dependencies=READER)
-def read_all(site: AnySite) -> Page[UserOut]:
-    """Everybody, by e-mail address."""
-    return Page(items=[user_out(user) for user in site.store.users.all()], next=None)
+def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
+    """Everybody who may log in here, by e-mail address: of this project, and of the organisation."""
+    return lists.users(site, cursor=cursor, limit=limit)
 
 
 @router.get("/users/{user_id}", dependencies=READER)
@@ -44,9 +46,14 @@ def _person(site: Site, told: dict[str, Any]) -> dict[str, Any]:
 @router.post("/users", status_code=201)
 @done_once(leaves_out=("email", "name"), fills_in=_person)
 def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
-    """Somebody new, with a login link to hand them: nothing is ever sent by mail."""
-    user = site.store.users.add(email=body.email, name=body.name, roles=body.roles, kind=body.kind, actor=principal.user_id)
-    link, _ = site.auth.login_link(user.user_id, site.settings.web_url, actor=principal.user_id)
+    """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token asks there is no link, which would outlive
+    the token: ask for one logged in."""
+    if body.organization_roles and not principal.may_everywhere(Permission.USERS_WRITE):
+        raise _not_of_organization()
+    user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
+    link = None
+    if principal.is_session:
+        link, _ = site.auth.login_link(user.user_id, site.settings.web_url, actor=principal.user_id)
     known = user_out(user)
     response.headers["ETag"] = etag_of_record(known)
     return AddedUser(**known.model_dump(), login_link=link)
@@ -54,11 +61,11 @@ def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> A
 
 @router.patch("/users/{user_id}", responses=documented(412, 428))
 def change(site: AnySite, principal: Admin, response: Response, user_id: str, body: UserChange, if_match: IfMatch = None) -> UserOut:
-    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag of the user as you read them."""
-    check = unchanged(edited(if_match))
-    changed = user_out(
-        changed_user(site, principal.user_id, user_id, name=body.name, roles=body.roles, disabled=body.disabled, check=check)
-    )
+    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag of the user as you read them.
+
+    The first of `organization_roles` makes the account one of the organisation, known in all its projects: its password, sessions and
+    tokens end, and a login link lets them in again."""
+    changed = user_out(changed_user(site, principal, user_id, body, etag=edited(if_match)))
     response.headers["ETag"] = etag_of_record(changed)
     return changed
 
@@ -66,39 +73,51 @@ def change(site: AnySite, principal: Admin, response: Response, user_id: str, bo
 @router.post("/users/{user_id}:login-link", status_code=201)
 @done_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
-    """An address that logs its first visitor in as this user, for 24 hours."""
-    if site.store.users.get(user_id).disabled_at is not None:
+    """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody who is logged in, not by a token."""
+    user = site.store.users.get(user_id)
+    if not principal.is_session:  # it would outlive the token's end, and its revocation
+        raise Problem(
+            403,
+            "A token makes no login link. Log in and make it on the page `users`, or have it made on the server: rlhf users login-link EMAIL.",
+            kind="no_session",
+        )
+    _refuse_others(principal, user)
+    if user.disabled_at is not None:
         raise Problem(422, "This user is disabled. Enable them first.", kind="disabled")
     link, token = site.auth.login_link(user_id, site.settings.web_url, actor=principal.user_id)
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
-def changed_user(
-    site: Site,
-    actor: str,
-    user_id: str,
-    *,
-    name: str | None = None,
-    roles: list[Role] | None = None,
-    disabled: bool | None = None,
-    check: Callable[[User], None] | None = None,
-) -> User:
-    """The user after these changes, which hold from the next request on. Raises NotFound; ConfigurationError for the last admin."""
+def changed_user(site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None) -> User:
+    """The user after these changes, which hold from the next request on.
+
+    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of the organisation changes;
+    ConfigurationError as the store's `change`.
+    """
+
+    def check(user: User) -> None:
+        if asked.organization_roles is not None and not principal.may_everywhere(Permission.USERS_WRITE):
+            raise _not_of_organization()
+        if asked.name is not None or asked.disabled is not None:
+            _refuse_others(principal, user)
+        if etag is not None and etag != etag_of_record(user_out(user)):
+            raise Problem(412, "Somebody changed this user since you read them. Read them again and change that.", kind="outdated_edit")
+
     try:
-        return site.store.users.change(user_id, name=name, roles=roles, disabled=disabled, actor=actor, check=check)
+        return site.store.users.change(user_id, **asked.model_dump(), actor=principal.user_id, check=check)
     finally:
         site.auth.forget()
 
 
-def unchanged(etag: str) -> Callable[[User], None]:
-    """A check that a user is still what was read. It raises Problem 412."""
-
-    def check(user: User) -> None:
-        if etag != etag_of_record(user_out(user)):
-            raise Problem(412, "Somebody changed this user since you read them. Read them again and change that.", kind="outdated_edit")
-
-    return check
+def _refuse_others(principal: Principal, user: User) -> None:
+    """Raises Problem 403 for an account of the organisation: an admin of one project would get into all others by it."""
+    if user.in_every_project and not principal.may_everywhere(Permission.USERS_WRITE):
+        raise _not_of_organization()
 
 
-def user_out(user: User) -> UserOut:
-    return UserOut.model_validate(user.model_dump())
+def _not_of_organization() -> Problem:
+    return Problem(
+        403,
+        "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf users roles EMAIL admin --organisation.",
+        kind="not_of_organization",
+    )

@@ -3,16 +3,17 @@
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.records import Category
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.offers import offer
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
-from rlhf_pipeline.web.pages.rendering import names_for, render
+from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
@@ -22,17 +23,19 @@ from rlhf_pipeline.web.site import Site
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
+OfCategory = Annotated[str, Query(alias="category", max_length=200)]
 SHOWN = 50
 
 
 @router.get("/comparisons")
-def read_all(site: AnySite, request: Request, principal: Reader, cursor: Cursor = None) -> Response:
-    return _list(site, request, principal, cursor=cursor)
+def read_all(site: AnySite, request: Request, principal: Reader, category: OfCategory = "", cursor: Cursor = None) -> Response:
+    return _list(site, request, principal, category=_word(category), cursor=cursor)
 
 
 @router.get("/comparisons.csv")
-def download(site: AnySite, principal: Reader) -> Response:
-    rows = every(lambda cursor: lists.comparisons(site, principal, cursor=cursor, limit=AT_ONCE))
+def download(site: AnySite, principal: Reader, category: OfCategory = "") -> Response:
+    only = _word(category) or None
+    rows = every(lambda cursor: lists.comparisons(site, principal, category=only, cursor=cursor, limit=AT_ONCE))
     return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
 
 
@@ -72,6 +75,7 @@ def _list(
     request: Request,
     principal: Principal,
     *,
+    category: str = "",
     cursor: str | None = None,
     told: str | None = None,
     problem: Problem | None = None,
@@ -83,11 +87,20 @@ def _list(
         principal,
         status=problem.status if problem else 200,
         told=told,
-        page=lists.comparisons(site, principal, cursor=cursor, limit=SHOWN),
+        page=lists.comparisons(site, principal, category=category or None, cursor=cursor, limit=SHOWN),
+        category=category,
+        categories=list(Category),
+        query=query_of({"category": category}),
+        # Told to those who would else take the list for all of its kind.
+        is_partly_hidden=bool(category) and not principal.sees_others_votes,
         overlap=site.terms().rules.overlap,
         problem=problem.detail if problem else None,
         is_later=cursor is not None,
     )
+
+
+def _word(said: str) -> str:
+    return said.strip().replace("\x00", "")
 
 
 def _asked(form: Fields) -> Offer:

@@ -34,8 +34,8 @@ class Point:
 
 
 @router.get("/me")
-def read(site: AnySite, request: Request, principal: SignedIn, cursor: Cursor = None) -> Response:
-    return _page(site, request, principal, cursor=cursor)
+def read(site: AnySite, request: Request, principal: SignedIn, cursor: Cursor = None, tokens: Cursor = None) -> Response:
+    return _page(site, request, principal, cursor=cursor, tokens=tokens)
 
 
 @router.post("/me/password")
@@ -69,12 +69,12 @@ def _page(
     principal: Principal,
     *,
     cursor: str | None = None,
+    tokens: str | None = None,
     problem: Problem | None = None,
     secret: str | None = None,
 ) -> Response:
     votes = principal.may(Permission.VOTES_READ_OWN)
     mine = site.progress.figures.of(principal.user_id) if votes else None
-    tokens = site.store.tokens.of_user(principal.user_id) if principal.may(Permission.TOKENS_OWN) else []
     return render(
         "me.html",
         request,
@@ -84,7 +84,7 @@ def _page(
         figures=mine,
         curve=[_point(one) for one in mine.confidence] if mine else [],
         own=lists.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN) if votes else None,
-        tokens=[token for token in tokens if token.kind == "api"],
+        tokens=lists.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN) if principal.may(Permission.TOKENS_OWN) else None,
         permissions=sorted(principal.permissions),
         problem=problem.detail if problem else None,
         secret=secret,

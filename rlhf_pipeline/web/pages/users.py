@@ -6,14 +6,16 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.users import add as add_by_api
-from rlhf_pipeline.web.api.users import changed_user, unchanged, user_out
+from rlhf_pipeline.web.api.users import changed_user
 from rlhf_pipeline.web.api.users import login_link as link_by_api
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import etag_of_record
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
 from rlhf_pipeline.web.pages.rendering import render
+from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import NewUser, UserChange
@@ -22,16 +24,18 @@ from rlhf_pipeline.web.site import Site
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
 Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
+SHOWN = 50
 
 
 @router.get("/users")
-def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    return _page(site, request, principal)
+def read(site: AnySite, request: Request, principal: Reader, cursor: Cursor = None) -> Response:
+    return _page(site, request, principal, cursor=cursor)
 
 
 @router.post("/users")
 def add(site: AnySite, request: Request, principal: Admin, form: Form) -> Response:
-    draft: dict[str, object] = {"email": form.text("email").strip(), "name": form.text("name").strip(), "roles": form.all("roles")}
+    draft: dict[str, object] = {"email": form.text("email").strip(), "name": form.text("name").strip()}
+    draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
     added, problem = attempted(lambda: add_by_api(site, principal, Response(), checked(NewUser, draft)), ConfigurationError)
     if added is None:
         return _page(site, request, principal, problem=problem, draft=draft)
@@ -47,7 +51,9 @@ def change(site: AnySite, request: Request, principal: Admin, user_id: str, form
 
 @router.post("/users/{user_id}/login-link")
 def login_link(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    made = link_by_api(site, principal, user_id)
+    made, problem = attempted(lambda: link_by_api(site, principal, user_id))
+    if made is None:
+        return _page(site, request, principal, problem=problem)
     return _page(site, request, principal, link={"name": site.store.users.get(user_id).name, "address": made.login_link})
 
 
@@ -62,15 +68,18 @@ def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> R
 
 
 def _able(site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool) -> Response:
-    user, problem = attempted(lambda: changed_user(site, principal.user_id, user_id, disabled=disabled), ConfigurationError)
+    user, problem = attempted(lambda: changed_user(site, principal, user_id, UserChange(disabled=disabled)), ConfigurationError)
     told = f"{user.name} {'may log in no more; all sessions and tokens ended' if disabled else 'may log in again'}." if user else None
     return _page(site, request, principal, told=told, problem=problem)
 
 
 def _changed(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
-    asked = checked(UserChange, {"name": form.text("name").strip() or None, "roles": form.all("roles")})
-    check = unchanged(form.text("if_match"))
-    return changed_user(site, principal.user_id, user_id, name=asked.name, roles=asked.roles, check=check)
+    said: dict[str, object] = {"roles": form.all("roles")}
+    if form.has("name"):  # neither stands in the form for those who may not change it
+        said["name"] = form.text("name").strip() or None
+    if form.has("says_organization_roles"):
+        said["organization_roles"] = form.all("organization_roles")
+    return changed_user(site, principal, user_id, checked(UserChange, said), etag=form.text("if_match"))
 
 
 def _page(
@@ -82,8 +91,9 @@ def _page(
     problem: Problem | None = None,
     link: dict[str, str | None] | None = None,
     draft: dict[str, object] | None = None,
+    cursor: str | None = None,
 ) -> Response:
-    users = site.store.users.all()
+    users = lists.users(site, cursor=cursor, limit=SHOWN)
     return render(
         "users.html",
         request,
@@ -92,9 +102,11 @@ def _page(
         status=problem.status if problem else 200,
         told=told,
         users=users,
-        etags={user.user_id: etag_of_record(user_out(user)) for user in users},
+        is_later=cursor is not None,
+        of_organization=principal.may_everywhere(Permission.USERS_WRITE),
+        etags={user.user_id: etag_of_record(user) for user in users.items},
         roles=list(Role),
         link=link,
         problem=problem.detail if problem else None,
-        draft=draft or {"email": "", "name": "", "roles": None},
+        draft=draft or {"email": "", "name": "", "roles": None, "organization_roles": []},
     )

@@ -7,6 +7,7 @@ import { newKey, Outbox } from "./outbox.js";
 import { render } from "./markdown.js";
 import { Tools } from "./tools.js";
 import { View } from "./view.js";
+import { Waiting } from "./waiting.js";
 
 const UNDOABLE = 10; // votes
 const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
@@ -44,6 +45,8 @@ const tools = new Tools(view, {
     return hand.rules?.dimensions ?? [];
   },
 });
+
+const waiting = new Waiting(view, outbox, told);
 
 // --- showing -----------------------------------------------------------------------------------------------------------------------
 
@@ -189,7 +192,8 @@ function median(numbers) {
 
 outbox.addEventListener("state", () => {
   const { others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
-  view.paintOutbox({ unsent: outbox.unsent.length, others, isOffline, needsLogin, isOtherLogin, reason, isDurable });
+  const isRefused = outbox.unsent.some(({ key }) => outbox.refusals.has(key));
+  view.paintOutbox({ unsent: outbox.unsent.length, others, isOffline, needsLogin, isOtherLogin, reason, isDurable, isRefused });
 });
 
 outbox.addEventListener("recorded", ({ detail }) => {
@@ -225,6 +229,16 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
   } else {
     view.notice(`A vote was refused: ${why}`);
   }
+});
+
+outbox.addEventListener("discarded", ({ detail: { entry, isOwn } }) => {
+  nEvents += 1;
+  if (!isOwn) return;
+  history = history.filter((one) => one.entry.key !== entry.key);
+  if (!entry.isUndo && entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  paintFigures();
+  paintUndo();
+  view.say("The vote is discarded.");
 });
 
 hand.addEventListener("dealt", () => {
@@ -454,6 +468,8 @@ const CLICKS = {
   resume: () => pause(false),
   help: () => view.at("keys").showModal(),
   "guidelines-open": openGuidelines,
+  outbox: () => waiting.open(),
+  "waiting-open": () => waiting.open(),
   "notice-close": () => view.notice(null),
   "mark-plus": () => tools.highlight("+"),
   "mark-minus": () => tools.highlight("-"),

@@ -2,8 +2,8 @@
 //
 // An entry is written down before it is sent and struck out when it is answered, so a dead network, a closed tab or a reload loses none;
 // each carries its idempotency key, so that sending it twice makes one vote. They are sent in the order in which they were cast, by one
-// tab at a time; one that the server does not take now lets the others pass and is tried again. An entry that changes another one
-// (`after`) goes after it and learns that one's vote id from its answer.
+// tab at a time; one that the server does not take now lets the others pass and is tried again, until the person discards it. An entry
+// that changes another one (`after`) goes after it and learns that one's vote id from its answer.
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
@@ -19,7 +19,7 @@ export function newKey() {
   return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-/** Tells by events: `opened`, `state` (what waits and why), `recorded` and `refused` (one entry and what the server said). */
+/** Tells by events: `opened`, `state` (what waits and why), `recorded`, `refused` (one entry and what the server said), `discarded`. */
 export class Outbox extends EventTarget {
   constructor(user) {
     super();
@@ -33,6 +33,7 @@ export class Outbox extends EventTarget {
     this.reason = null; // why entries wait, where it is neither the network nor the login
     this.isDurable = true;
     this.aside = new Map(); // key -> reason: not taken now, tried again when the time comes
+    this.refusals = new Map(); // key -> status and detail of those set aside because the server does not take them, perhaps never
     this.draining = null;
     this.wait = 0;
     this.timer = 0;
@@ -86,6 +87,16 @@ export class Outbox extends EventTarget {
     this.wait = 0;
     this.aside.clear();
     this.drain();
+  }
+
+  /** Let go of an entry that the server does not take. One that was taken meanwhile is a vote, and stays one. */
+  async discard(key) {
+    await this.draining;
+    await this.alone(async () => {
+      const entry = (await this.store.entries()).find((one) => one.key === key);
+      if (entry) await this.strike(entry, "discarded", {});
+    });
+    this.hurry();
   }
 
   /** The server knows this login (again). */
@@ -201,7 +212,9 @@ export class Outbox extends EventTarget {
       await this.strike(entry, "refused", { status: response.status, problem: answer });
     } else {
       this.isOffline = this.needsLogin = this.isOtherLogin = false;
-      this.aside.set(entry.key, answer.detail ?? `The server answers with status ${response.status}.`);
+      const detail = answer.detail ?? `The server answers with status ${response.status}.`;
+      this.aside.set(entry.key, detail);
+      this.refusals.set(entry.key, { status: response.status, detail });
     }
     return true;
   }
@@ -209,6 +222,7 @@ export class Outbox extends EventTarget {
   async strike(entry, what, more) {
     entry.isDone = true;
     await this.store.remove(entry.key);
+    this.refusals.delete(entry.key);
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
     this.tell();
     this.channel?.postMessage({ what, entry, more });
@@ -229,6 +243,7 @@ export class Outbox extends EventTarget {
 
   heard({ what, entry, more }) {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
+    this.refusals.delete(entry.key);
     // All tabs send one cookie: who is logged in for that one is for this one.
     if (entry.user === this.user && what === "recorded") this.needsLogin = this.isOtherLogin = false;
     this.tell();

@@ -153,7 +153,7 @@ export class View {
     this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
   }
 
-  paintOutbox({ unsent, others, isOffline, needsLogin, isOtherLogin, reason, isDurable }) {
+  paintOutbox({ unsent, others, isOffline, needsLogin, isOtherLogin, reason, isDurable, isRefused }) {
     const badge = this.at("outbox");
     badge.hidden = unsent === 0;
     badge.textContent = `${unsent} unsent`;
@@ -173,6 +173,7 @@ export class View {
       this.at("banner-text").textContent = text;
       this.at("banner-login").hidden = !needsLogin;
     }
+    this.at("waiting-open").hidden = !isRefused;
     banner.hidden = text === "";
   }
 

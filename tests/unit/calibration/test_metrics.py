@@ -6,7 +6,7 @@ from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence
 from rlhf_pipeline.calibration.slope import LARGEST, calibration_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.votes.intervals import BootstrapParams
+from rlhf_pipeline.votes.intervals import BootstrapParams, wilson_bounds
 
 
 def logistic(x):
@@ -231,6 +231,19 @@ def test_where_all_are_right_brier_and_log_loss_are_what_they_would_be_at_the_en
     assert (found.brier.low, found.log_loss.low) == (pytest.approx(0.01), pytest.approx(-np.log(0.9)))
     assert found.brier.high == pytest.approx(low * 0.01 + (1 - low) * 0.81)
     assert found.log_loss.high == pytest.approx(-low * np.log(0.9) - (1 - low) * np.log(0.1))
+
+
+@pytest.mark.parametrize("stated", [[0.8], [0.6, 0.9]], ids=["one confidence", "two"])
+def test_of_one_share_right_in_every_prompt_the_accuracy_has_wilsons_ends(stated):
+    """Three votes of four are predicted in each of twelve prompts: so are they in every resample, 75.0 to 75.0 %."""
+    p, right, prompts = np.resize(stated, 12).repeat(4), np.tile([1.0, 1.0, 1.0, 0.0], 12), np.repeat(np.arange(12), 4)
+    found = calibration_metrics(p, right, groups=prompts)
+    low, high = wilson_bounds(0.75, 12)
+    assert (found.accuracy.value, found.accuracy.low, found.accuracy.high) == pytest.approx((0.75, low, high))
+    for name, of_right, of_wrong in (("brier", (1 - p) ** 2, p**2), ("log_loss", -np.log(p), -np.log(1 - p))):
+        measure = getattr(found, name)
+        at_ends = [end * of_right.mean() + (1 - end) * of_wrong.mean() for end in (high, low)]
+        assert measure.low <= at_ends[0] + 1e-9 < measure.value < at_ends[1] - 1e-9 <= measure.high
 
 
 def test_bins_whose_rows_agree_do_not_narrow_the_ece_of_rows_that_do_not():

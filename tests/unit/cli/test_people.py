@@ -110,6 +110,32 @@ def test_somebody_disabled_has_no_token_that_works_and_may_come_back(rlhf, store
     assert "/login?token=" in rlhf("users", "login-link", "ann@example.org")
 
 
+def test_roles_of_the_organisation_are_given_and_taken_beside_those_of_the_project(rlhf, store):
+    rlhf("users", "add", "root@example.org", "--role", "admin")
+    rlhf("users", "add", "ann@example.org", "--role", "annotator")
+    secret = rlhf("users", "token", "ann@example.org").split()[0]
+    said = rlhf("users", "roles", "ann@example.org", "auditor", "--organisation")
+    assert "annotator, auditor in every project" in said
+    assert "audit.read" in said
+    assert "its password, sessions and tokens ended" in said
+    ann = store.users.with_email("ann@example.org")
+    assert store.tokens.redeem(re.search(r"/login\?token=(\S+)", said).group(1)).user_id == ann.user_id
+    assert store.tokens.find(secret) is None
+    assert "/login?token=" not in rlhf("users", "roles", "ann@example.org", "auditor", "approver", "--organisation")
+    assert store.users.get(ann.user_id).all_roles == (Role.ANNOTATOR, Role.APPROVER, Role.AUDITOR)
+    assert "no role in every" not in rlhf("users", "list")
+    assert "approver in every project" in rlhf("users", "list")
+    rlhf("users", "roles", "ann@example.org", "--organisation")
+    assert store.users.get(ann.user_id).all_roles == (Role.ANNOTATOR,)
+    with pytest.raises(ConfigurationError, match="Which roles"):
+        rlhf("users", "roles", "ann@example.org")
+    rlhf("users", "add", "boss@example.org", "--role", "admin", "--organisation")
+    with Store.open(store.database.url.render_as_string(), organization="default", project="other") as other:
+        assert other.users.with_email("boss@example.org").organization_roles == (Role.ADMIN,)
+        assert [user.email for user in other.users.all()] == ["ann@example.org", "boss@example.org"]
+    store.audit.verify()
+
+
 def test_nobody_is_said_to_be_nobody(rlhf, store):
     assert "No users yet" in rlhf("users", "list")
     with pytest.raises(NotFound, match=r"nobody@example\.org"):

@@ -13,7 +13,22 @@ from rlhf_pipeline.completions import BACKENDS, CompletionBackend, CompletionReq
 from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.simulation.provider import StubProvider
 
-NO_BACKEND = {"base", "engine"}
+NO_BACKEND = {
+    "base",
+    "engine",
+    "texts",
+    "workers",
+    "memory",
+    "limits",
+    "faults",
+    "wire",
+    "capabilities",
+    "keys",
+    "attempts",
+    "owners",
+    "openai_batches",
+    "batch_work",
+}
 KEY = SecretStr("sk-canary-5f1d")
 
 
@@ -33,6 +48,7 @@ def make(request: pytest.FixtureRequest, tiny_policy: Path) -> Iterator[Callable
             "template": BACKENDS["template"],
             "local": lambda: BACKENDS["local"](tiny_policy, "demo.policy@1"),
             "openai_compatible": lambda: BACKENDS["openai_compatible"]("stub-model", stub.base_url, KEY),
+            "anthropic": lambda: BACKENDS["anthropic"]("stub-model", stub.base_url, KEY),
         }
         yield makers[request.param]
 
@@ -103,6 +119,7 @@ def test_no_secret_stands_in_the_representation(backend: CompletionBackend) -> N
     [
         pytest.param(lambda folder: BACKENDS["local"](folder / "gone", "demo.policy@1"), id="local"),
         pytest.param(lambda folder: BACKENDS["openai_compatible"]("m", "http://127.0.0.1:9/v1", max_retries=0), id="openai_compatible"),
+        pytest.param(lambda folder: BACKENDS["anthropic"]("m", "http://127.0.0.1:9/v1", max_retries=0), id="anthropic"),
     ],
 )
 def test_what_cannot_be_reached_is_unavailable(broken: Callable[[Path], CompletionBackend], tmp_path: Path) -> None:

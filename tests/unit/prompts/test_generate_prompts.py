@@ -1,46 +1,16 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
-import pandas as pd
 import pytest
 from pydantic import ValidationError
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.prompts import GENERATORS, PromptParams, generate, quotas
+from rlhf_pipeline.prompts import PromptParams, Report, generate, quotas
 from rlhf_pipeline.prompts.base import prompt_id
 
 DAY = "2026-01-01"
-
-
-@pytest.fixture
-def prompts_file(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"text": f"Question {i}?", "category": "factual"}) + "\n" for i in range(80)), encoding="utf-8")
-    return path
-
-
-def source_file(source, prompts_file):
-    return prompts_file if source == "dataset" else None
-
-
-@pytest.mark.parametrize("source", sorted(GENERATORS))
-def test_every_source_gives_fifty_prompts_of_one_schema_with_source_and_seed(source, prompts_file):
-    frame = generate(PromptParams(n=50, source=source, seed=3), day=DAY, source_file=source_file(source, prompts_file))
-    pd.testing.assert_frame_equal(check_frame(frame, PROMPTS), frame)
-    assert len(frame) == 50
-    assert set(frame["source"]) == {source}
-    assert frame["seed"].nunique() == 1
-    assert frame["prompt_id"].is_unique
-
-
-@pytest.mark.parametrize("source", sorted(GENERATORS))
-def test_the_same_seed_and_day_give_the_same_ids_and_another_day_others(source, prompts_file):
-    path = source_file(source, prompts_file)
-    params = PromptParams(n=30, source=source, seed=3)
-    first, again = generate(params, day=DAY, source_file=path), generate(params, day=DAY, source_file=path)
-    other_day = generate(params, day="2026-01-02", source_file=path)
-    pd.testing.assert_frame_equal(first, again)
-    assert list(first["prompt_id"]) != list(other_day["prompt_id"])
 
 
 def test_quotas_of_categories_are_exact():
@@ -112,8 +82,83 @@ def test_a_silent_text_generator_is_an_error():
         generate(PromptParams(n=3, source="freeform"), day=DAY, text_generator=Silent())
 
 
+@pytest.mark.parametrize("source", ["templates", "dataset"])
+def test_a_text_generator_that_nobody_would_ask_is_refused(source):
+    with pytest.raises(PromptError, match=f"The source {source} writes nothing"):
+        generate(PromptParams(n=1, source=source), day=DAY, text_generator=Writer())
+
+
 def test_plain_lines_of_a_text_file_are_prompts(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("Say hello.\n\nSay goodbye.\n", encoding="utf-8")
     frame = generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path)
     assert set(frame["text"]) == {"Say hello.", "Say goodbye."}
+
+
+def test_a_text_generator_is_asked_for_the_level_of_each_quota():
+    asked = []
+
+    class Heard(Writer):
+        def generate_texts(self, instructions, *, seed):
+            asked.extend(instructions)
+            return [f"Prompt {len(asked)} {i}" for i, _ in enumerate(instructions)]
+
+    params = PromptParams(n=12, source="freeform", categories={"coding": 1, "safety": 1}, difficulties={"easy": 1, "hard": 2})
+    frame = generate(params, day=DAY, text_generator=Heard())
+    assert frame.groupby(["category", "difficulty"]).size().to_dict() == {
+        ("coding", "easy"): 2, ("coding", "hard"): 4, ("safety", "easy"): 2, ("safety", "hard"): 4,
+    }  # fmt: skip
+    assert [sum(f"Write one {level} prompt" in text for text in asked) for level in ("easy", "medium", "hard")] == [4, 0, 8]
+
+
+def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
+    path = tmp_path / "lines.yaml"
+    path.write_text("coding: [Say hello., ' ']\npoetry: [Rhyme.]\n", encoding="utf-8")
+    report = Report()
+    assert generate(PromptParams(n=1, source="freeform"), day=DAY, source_file=path, report=report)["text"].tolist() == ["Say hello."]
+    assert [str(r) for r in report.rejections] == [
+        f"{path}, coding 2: the prompt is empty. Give every row a text",
+        f"{path}, poetry 1: unknown category 'poetry'. Known: reasoning, factual, creative, coding, safety, instruction",
+    ]
+    with pytest.raises(PromptError, match=r"1 unused new prompts, 2 were asked for.*2 were rejected, the first: .*coding 2"):
+        generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path)
+
+
+def test_the_report_says_how_many_of_each():
+    report, params = Report(), PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5)
+    excluded = frozenset(generate(params, day=DAY)["prompt_id"][:10])
+    generate(params, day=DAY, exclude=excluded, report=report)
+    assert report.counts["kept"] == 30
+    assert report.counts["excluded"] == 10
+    assert report.counts["near-duplicates"] > 0
+    assert report.counts["rejected"] == report.n_rejected["must_not"] > 0
+    assert report.summary().startswith("30 kept, 0 duplicates, ")
+    assert report.summary().endswith(f"10 excluded, {report.counts['rejected']} rejected ({report.counts['rejected']} by must_not)")
+
+
+def test_the_report_holds_the_first_rejections_and_the_sink_hears_all():
+    heard, report = [], Report()
+    report.sink = heard.append
+    for i in range(1200):
+        report.reject("row", "no text", where=f"line {i}")
+    assert (len(report.rejections), report.n_rejected.total(), len(heard)) == (1000, 1200, 1200)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_a_hundred_thousand_prompts_take_little_more_memory_than_a_thousand(tmp_path):
+    """Made, framed and written, each in a process of its own: at most 1.3 times the one and 100 MB."""
+    script = (
+        "import re, sys; from pathlib import Path; from rlhf_pipeline.prompts import PromptParams, generate, write_jsonl;"
+        "n = write_jsonl(generate(PromptParams(n=int(sys.argv[1]), library='all'), day='2026-01-01'), Path(sys.argv[2]));"
+        "print(n, re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
+    )
+
+    def made(n):
+        command = [sys.executable, "-c", script, str(n), str(tmp_path / "p.jsonl")]
+        lines, kilobytes = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+        assert lines == n
+        return kilobytes / 1024
+
+    few, many = made(1_000), made(100_000)
+    assert many <= 1.3 * few + 100

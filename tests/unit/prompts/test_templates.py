@@ -1,12 +1,16 @@
+import contextlib
+import io
+import re
 from collections import Counter
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts import PromptParams, generate, is_right
 from rlhf_pipeline.prompts.references import compute_reference
-from rlhf_pipeline.prompts.templates import load_templates
+from rlhf_pipeline.prompts.templates import load_templates, shipped_templates
 from rlhf_pipeline.records import Category, Difficulty
 
 
@@ -23,6 +27,91 @@ def test_the_shipped_library_spans_six_categories_with_all_difficulties():
     assert sum(map(len, ids_by_category.values())) >= 12
     assert all(len(ids) >= 2 for ids in ids_by_category.values())
     assert {(t.category, t.difficulty) for t in templates} == {(c, d) for c in Category for d in Difficulty}
+
+
+def test_the_wide_library_has_sixty_templates_of_three_levels_in_six_categories():
+    templates = shipped_templates("wide")
+    ids = {t.template_id for t in templates}
+    assert len(ids) >= 60
+    assert {(t.template_id, t.difficulty) for t in templates} == {(i, d) for i in ids for d in Difficulty}
+    assert min(Counter(t.category for t in templates if t.difficulty == "easy").values()) >= 10
+    assert not ids & {t.template_id for t in shipped_templates("taught")}
+    assert len(shipped_templates("all")) == len(templates) + len(shipped_templates("taught"))
+    checkable = {t.template_id for t in templates if t.reference is not None}
+    assert len(checkable) >= 25
+
+
+@pytest.mark.parametrize("template", shipped_templates("wide"), ids=lambda t: f"{t.template_id}-{t.difficulty}")
+def test_a_wide_template_fills_to_sensible_prompts_with_a_reference_where_it_has_one(template):
+    steps = range(0, template.n_combinations, max(1, template.n_combinations // 97))
+    drafts = [draft for i in steps if (draft := template.fill(i)) is not None]
+    assert len(drafts) >= len(steps) // 5
+    for draft in drafts:
+        assert not re.search(r"[{}]|\ba [aeio]|  ", draft.text.replace("a one", "")), draft.text
+        assert draft.text[0].isupper()
+        assert draft.text[-1] in ".?!"
+        assert (draft.reference is not None) == (template.reference is not None)
+        assert draft.reference is None or (draft.reference.strip() and is_right(draft.reference, f"It is {draft.reference}."))
+
+
+def run_in_python(text):
+    """What the code in a prompt prints, by Python itself."""
+    code = re.search(r"runs (print\(.*\)) in ", text).group(1)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(code, {})
+    return said.getvalue().strip()
+
+
+@pytest.mark.parametrize("template_id", ["sum_of_range", "text_methods", "integer_division", "sorted_words"])
+def test_references_of_code_are_what_python_prints(template_id):
+    drafts = [
+        draft
+        for t in shipped_templates("wide")
+        if t.template_id == template_id
+        for i in range(0, t.n_combinations, max(1, t.n_combinations // 61))
+        if (draft := t.fill(i))
+    ]
+    assert len(drafts) > 100
+    assert [d.text for d in drafts if run_in_python(d.text) != d.reference] == []
+
+
+SOLVED = {
+    ("shopping", "hard"): lambda a, p, b, q, c, paid: paid - (a - c) * p - b * q,
+    ("journey", "hard"): lambda d, v, m, w: round(60 * d / v + m + 60 * d / w),
+    ("ages", "hard"): lambda b, k, a, c: k * (a + b) - b - c,
+    ("clubs", "hard"): lambda n, a, b, e: (n - e - b) + (n - e - a),
+    ("units", "hard"): lambda a, b, c, p: round(a * b * c * p / 100 / 1000),
+}
+
+
+@pytest.mark.parametrize(("template_id", "level"), SOLVED)
+def test_references_of_sums_are_those_of_their_numbers_in_the_order_of_the_text(template_id, level):
+    (template,) = (t for t in shipped_templates("wide") if (t.template_id, t.difficulty) == (template_id, level))
+    for i in range(0, template.n_combinations, template.n_combinations // 53):
+        if draft := template.fill(i):
+            numbers = [int(n) for n in re.findall(r"\d+", draft.text)]
+            assert draft.reference == str(SOLVED[template_id, level](*numbers)), draft.text
+
+
+def test_loops_of_the_library_are_run_as_they_say():
+    (template,) = (t for t in shipped_templates("wide") if (t.template_id, t.difficulty) == ("loop_result", "hard"))
+    for i in range(0, template.n_combinations, 7):
+        draft = template.fill(i)
+        x, n, b = (int(m) for m in re.search(r"x = (\d+) and runs: for i in range\((\d+)\): x = 2 \* x - (\d+)", draft.text).groups())
+        for _ in range(n):
+            x = 2 * x - b
+        assert draft.reference == str(x)
+
+
+def test_the_libraries_of_a_run_are_chosen_by_name():
+    taught = {t.template_id for t in shipped_templates("taught")}
+    drawn = {name: set(generate(PromptParams(n=400, library=name), day="2026-01-01")["template_id"]) for name in ("taught", "wide", "all")}
+    assert drawn["taught"] <= taught
+    assert not drawn["wide"] & taught
+    assert drawn["all"] & taught
+    assert drawn["all"] - taught
+    with pytest.raises(ValidationError, match="library"):
+        PromptParams(library="everything")
 
 
 @pytest.mark.slow
@@ -64,6 +153,9 @@ def test_variables_that_must_differ_do():
         ({"variables": {"who": "people"}}, "variable 'who' names 'people'.*Known: none"),
         ({"reference": {"rule": "guess", "of": ["who"]}}, "unknown reference rule 'guess'"),
         ({"reference": {"rule": "lookup", "of": ["who"], "table": "ages"}}, "unknown table 'ages'"),
+        ({"variables": {"who": {"range": [3, 1]}}}, r"variable 'who' has the range \[3, 1\]"),
+        ({"derived": {"much": "n + 1"}}, r"variables \['n'\] are not defined"),
+        ({"derived": {"much": "import os"}}, "'import os' is no expression"),
         ({"category": "poetry"}, r"row 1\): category"),
         ({"text": "x" * 100_001, "variables": {}}, "100,001 bytes, the limit is 100,000"),
     ],

@@ -8,8 +8,10 @@ from safetensors.numpy import load_file, save_file
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.reward_model.training import fit_reward_model
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 

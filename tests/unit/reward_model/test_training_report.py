@@ -16,7 +16,7 @@ from rlhf_pipeline.reward_model import (
     fit_reward_model,
     why_not_from,
 )
-from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, WEIGHTS_TRIED
+from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 

@@ -244,10 +244,10 @@ def test_pairs_count_by_their_votes(bert):
 
 def test_ties_count_where_they_are_half_votes_and_a_pair_nobody_judged_not_at_all(bert):
     pairs = word_pairs().head(4).assign(n_votes=[3, 0, 0, 2], n_ties=[1, 4, 0, 0])
-    assert model_on(bert)._vote_weights(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
-    assert model_on(bert, ties_as_halves=False)._vote_weights(pairs).tolist() == [3.0, 0.0, 0.0, 2.0]
-    assert model_on(bert, loss="davidson")._vote_weights(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
-    assert model_on(bert, loss="bradley_terry")._vote_weights(pairs).tolist() == [1.0] * 4
+    assert model_on(bert).vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
+    assert model_on(bert, ties_as_halves=False).vote_weights_of(pairs).tolist() == [3.0, 0.0, 0.0, 2.0]
+    assert model_on(bert, loss="davidson").vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
+    assert model_on(bert, loss="bradley_terry").vote_weights_of(pairs).tolist() == [1.0] * 4
     with pytest.raises(NotEnoughData, match="0 preference pairs"):
         model_on(bert).fit(word_pairs().assign(n_votes=0))
 

@@ -1,6 +1,8 @@
 """The STUB provider itself: what it answers, what it counts, what it breaks."""
 
+import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -62,3 +64,39 @@ def test_it_serves_on_loopback_and_only_inside_its_block() -> None:
         assert stub.base_url.startswith("http://127.0.0.1:")
     with pytest.raises(RuntimeError, match="inside"):
         stub.base_url  # noqa: B018
+
+
+def test_only_who_had_read_a_refusal_can_be_early() -> None:
+    import httpx2
+
+    body = {"model": "stub-model", "messages": [{"role": "user", "content": "Now?"}]}
+    wait = Fault(kind="status", status=429, retry_after_ms=400)
+    with (
+        StubProvider(faults=[wait, wait]) as stub,
+        httpx2.Client(base_url=stub.base_url) as one,
+        httpx2.Client(base_url=stub.base_url) as other,
+    ):
+        assert one.post("/chat/completions", json=body).status_code == 429
+        assert other.post("/chat/completions", json=body).status_code == 429, "who knows nothing of a refusal is not early"
+        assert stub.counters.n_early == 0
+        assert one.post("/chat/completions", json=body).status_code == 200
+        assert stub.counters.n_early == 1
+        with httpx2.Client(base_url=stub.base_url, cookies=one.cookies) as fresh:  # over another connection of the same client
+            assert fresh.post("/chat/completions", json=body).status_code == 200
+        assert stub.counters.n_early == 2
+        time.sleep(0.45)
+        assert one.post("/chat/completions", json=body).status_code == 200
+        assert stub.counters.n_early == 2
+
+
+def test_a_client_without_cookies_is_early_on_the_connection_that_told_it() -> None:
+    body = json.dumps({"model": "stub-model", "messages": [{"role": "user", "content": "Now?"}]})
+    with StubProvider(faults=[Fault(kind="status", status=429, retry_after_ms=60_000)]) as stub:
+        connection = http.client.HTTPConnection(stub.base_url.removeprefix("http://").removesuffix("/v1"))
+        for status in (429, 200):
+            connection.request("POST", "/v1/chat/completions", body)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == status
+        connection.close()
+        assert stub.counters.n_early == 1

@@ -15,7 +15,10 @@ ODD = ["", " ", "\\", "\\N", "\\.", "a\tb", "a\nb", "a\r\nb", "'\"", "ü 漢 �
 
 
 def cached(n: int, value: str = "x") -> list[dict]:
-    return [{"cache_key": f"k{i}", "value": ODD[i] if i < len(ODD) else value, "stored_at": NOON + timedelta(seconds=i)} for i in range(n)]
+    return [
+        {"cache_key": f"k{i}", "value": ODD[i] if i < len(ODD) else value, "stored_at": NOON + timedelta(seconds=i), "last_hit_at": None}
+        for i in range(n)
+    ]
 
 
 def stored(store, table) -> list[dict]:

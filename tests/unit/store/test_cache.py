@@ -42,6 +42,7 @@ def poison(store: Store, change: Callable[[str], str], key: str) -> None:
         {"sample_index": 2},
         {"seed": 6},
         {"max_tokens": 49},
+        {"system": "Be brief."},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -51,7 +52,16 @@ def test_each_field_of_a_request_that_decides_its_text_changes_the_key(changed: 
 
 def test_every_field_of_a_request_is_keyed_but_the_prompts_id():
     """A new field has to say here what it is."""
-    assert set(CompletionRequest.model_fields) == {"prompt_id", "prompt", "temperature", "top_p", "sample_index", "seed", "max_tokens"}
+    assert set(CompletionRequest.model_fields) == {
+        "prompt_id",
+        "prompt",
+        "temperature",
+        "top_p",
+        "sample_index",
+        "seed",
+        "max_tokens",
+        "system",
+    }
     assert cache_key(Named(), REQUEST.model_copy(update={"prompt_id": "p1"})) == cache_key(Named(), REQUEST)
 
 

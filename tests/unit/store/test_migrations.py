@@ -4,7 +4,8 @@ import hashlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from sqlalchemy import create_engine, event, inspect, text
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotationRules, NewFeedback, Role, TriggerDecision, VoteDetails
 from rlhf_pipeline.store import Store, migrations
-from rlhf_pipeline.store.migrations.versions import v0007_people
 from rlhf_pipeline.store.schema import SCOPE, metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
 
@@ -79,89 +79,113 @@ def test_down_and_up_with_data_keeps_every_row(store, make_comparisons, make_pre
 
 
 def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fill, capsys):
-    """To every version since there are imports and back, with rows in every table that version 0006 knows."""
+    """To every earlier version and back, with rows in every table but the ledger of generation."""
     fill()
-    n_links, head, before = store.audit.verify(), store.audit.head(), _sums(store)
+    n_links, head, before, n_triggers = store.audit.verify(), store.audit.head(), _sums(store), _triggers(store)
     empty = {table for table in before if not before[table][0]}
-    assert empty == {"assignments", "slots", "users", "role_grants", "tokens", "guidelines", "annotation_rules", "feedback"}
-    for version in ("0006", "0005", "0004"):
+    assert empty == {"generation_runs", "generation_items", "generation_attempts", "generation_spending"}
+    for version in ("0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001"):
         migrations.downgrade(store.database, version)
         assert migrations.current(store.database) == version
         store.migrate()
         after = _sums(store)
-        kept = [table for table in before if table not in v0007_people.PASSING]
-        assert {table: after[table] for table in kept} == {table: before[table] for table in kept}, version
-        assert [after[table][0] for table in v0007_people.PASSING] == [0, 0]
-        assert (store.audit.head(), store.audit.verify()) == (head, n_links)
+        assert after == before, version
+        assert (store.audit.head(), store.audit.verify(), _triggers(store)) == (head, n_links, n_triggers)
+        assert set(inspect(store.database.engine).get_table_names()) == {*metadata.tables, "alembic_version"}, "nothing is left aside"
     with capsys.disabled():
-        print(f"\ndown to 0006, 0005, 0004 and up on {store.database.engine.dialect.name}, rows and SHA-256 before | after")
-        for table in sorted(set(kept) - empty):
+        print(f"\ndown to 0008 … 0001 and up on {store.database.engine.dialect.name}, rows and SHA-256 before | after")
+        for table in sorted(set(before) - empty):
             (n, digest), (n_after, digest_after) = before[table], after[table]
             print(f"  {table:<18}{n:>4} {digest[:12]} | {n_after:>4} {digest_after[:12]}")
 
 
-PEOPLE = {
-    "slots": ("3 rows of slots", lambda store, vote: store.assignments.offer(["c0", "c1", "c2"], overlap=1)),
-    "users": (
-        "1 rows of users",
-        lambda store, vote: store.users.add(email="ann@example.org", name="Ann", roles=[Role.ADMIN], actor="test"),
+PEOPLE: dict[str, Callable[..., object]] = {
+    "slots": lambda store, vote: store.assignments.offer(["c0", "c1", "c2"], overlap=1),
+    "named": lambda store, vote: store.assignments.ask("somebody new", ["c2"], actor="test"),
+    "organisation": lambda store, vote: store.users.add(
+        email="boss@example.org", name="Boss", roles=[Role.CURATOR], organization_roles=[Role.AUDITOR], actor="test"
     ),
-    "guidelines": ("1 rows of guidelines", lambda store, vote: store.guidelines.add("Be kind.", after=0, actor="test")),
-    "rules": ("1 rows of annotation_rules", lambda store, vote: store.rules.put(AnnotationRules(overlap=2), after=0, actor="test")),
-    "thumbs": (
-        "1 rows of feedback",
-        lambda store, vote: store.feedback.add(NewFeedback(kind="thumbs", value=1, completion_id="x"), created_by="app"),
+    "users": lambda store, vote: store.users.add(email="ann@example.org", name="Ann", roles=[Role.ADMIN], actor="test"),
+    "guidelines": lambda store, vote: store.guidelines.add("Be kind.", after=0, actor="test"),
+    "rules": lambda store, vote: store.rules.put(AnnotationRules(overlap=2), after=0, actor="test"),
+    "thumbs": lambda store, vote: store.feedback.add(NewFeedback(kind="thumbs", value=1, completion_id="x"), created_by="app"),
+    "correction": lambda store, vote: store.feedback.add(
+        NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4", session_id="s"), created_by="app"
     ),
-    "correction": (
-        "1 comparisons with written_by",
-        lambda store, vote: store.feedback.add(
-            NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4", session_id="s"), created_by="app"
-        ),
-    ),
-    "guideline_version": ("1 votes with guideline_version", lambda store, vote: store.votes.cast(vote(guideline_version=1))),
-    "is_swapped": ("1 votes with is_swapped", lambda store, vote: store.votes.cast(vote(is_swapped=False))),
-    "details": ("1 votes with details", lambda store, vote: store.votes.cast(vote(details=VoteDetails(flags=("pii",))))),
-    "cards": ("rows of assignments", lambda store, vote: _deal(store)),
+    "guideline_version": lambda store, vote: store.votes.cast(vote(guideline_version=1)),
+    "is_swapped": lambda store, vote: store.votes.cast(vote(is_swapped=False)),
+    "details": lambda store, vote: store.votes.cast(vote(details=VoteDetails(flags=("pii",)))),
+    "cards": lambda store, vote: _deal(store),
 }
 
 
-@pytest.mark.parametrize(("names", "write"), PEOPLE.values(), ids=PEOPLE)
-@pytest.mark.parametrize("version", ["0006", "base"])
-def test_what_people_are_and_said_is_refused_by_an_older_version_and_kept(store, make_comparisons, make_vote, names, write, version):
+@pytest.mark.parametrize("write", PEOPLE.values(), ids=PEOPLE)
+def test_what_people_are_and_said_is_put_aside_for_an_older_version_and_given_back(store, make_comparisons, make_vote, write):
     store.comparisons.publish(make_comparisons(), published_at=NOON)
     write(store, make_vote)
-    before, head = _sums(store), store.audit.head()
-    with pytest.raises(StoreError, match=f"0006 cannot hold .*{names}.* Nothing was changed.*`rlhf export votes`") as refusal:
-        migrations.downgrade(store.database, version)
-    assert str(refusal.value).count(" rows of ") <= 3, "only what is there is named"
-    assert migrations.current(store.database) == migrations.HEAD
-    assert _sums(store) == before
-    assert store.audit.verify() == head[0]
+    before, n_links, n_triggers = _sums(store), store.audit.verify(), _triggers(store)
+    migrations.downgrade(store.database, "0006")
+    with store.database.writing() as connection:  # what only the older version knows goes on
+        connection.execute(text("UPDATE comparisons SET category = category"))
+    store.migrate()
+    assert (_sums(store), store.audit.verify(), _triggers(store)) == (before, n_links, n_triggers)
     store.votes.cast(make_vote("c1"))
 
 
-IMPORTED = {
-    "imports": ("1 rows of imports", lambda store, comparisons, vote: _insert(store, "imports")),
-    "replays": ("1 rows of replays", lambda store, comparisons, vote: _insert(store, "replays")),
-    "where it came from": (
-        "3 comparisons with source, 3 comparisons with gold",
-        lambda store, comparisons, vote: store.comparisons.publish(
-            comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON
-        ),
+@pytest.mark.parametrize("write", PEOPLE.values(), ids=PEOPLE)
+def test_base_drops_nothing_that_no_older_version_holds(store, make_comparisons, make_vote, write):
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    write(store, make_vote)
+    before = _sums(store)
+    with pytest.raises(StoreError, match=r"to base drops .* no older version holds: [1-9].* rows of .*Nothing was changed.*down to 0001"):
+        migrations.downgrade(store.database, "base")
+    assert migrations.current(store.database) == migrations.HEAD
+    assert _sums(store) == before
+
+
+def test_a_vote_cast_by_an_older_version_stays_beside_what_is_given_back(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    swapped = store.votes.cast(make_vote(is_swapped=True))
+    migrations.downgrade(store.database, "0006")
+    columns = ", ".join(c["name"] for c in inspect(store.database.engine).get_columns("votes"))
+    changed = {"seq": "seq + 1", "vote_id": "'later'", "comparison_id": "'c1'", "idempotency_key": "'later'"}
+    copied = ", ".join(changed.get(name, name) for name in columns.split(", "))
+    with store.database.writing() as connection:
+        connection.execute(text(f"INSERT INTO votes ({columns}) SELECT {copied} FROM votes"))
+    store.migrate()
+    with store.database.reading() as connection:
+        found = dict(connection.execute(text("SELECT vote_id, is_swapped FROM votes")).tuples().all())
+    assert (bool(found[swapped.vote_id]), found["later"]) == (True, None)
+
+
+IMPORTED: dict[str, Callable[..., object]] = {
+    "imports": lambda store, comparisons, vote: _insert(store, "imports"),
+    "replays": lambda store, comparisons, vote: _insert(store, "replays"),
+    "where it came from": lambda store, comparisons, vote: store.comparisons.publish(
+        comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON
     ),
-    "undated": ("1 votes without a time", lambda store, comparisons, vote: store.votes.cast(vote(voted_at=None, origin="import"))),
-    "task": ("1 votes with task_id", lambda store, comparisons, vote: store.votes.cast(vote(task_id="t"))),
+    "task": lambda store, comparisons, vote: store.votes.cast(vote(task_id="t")),
 }
 
 
-@pytest.mark.parametrize(("names", "write"), IMPORTED.values(), ids=IMPORTED)
+@pytest.mark.parametrize("write", IMPORTED.values(), ids=IMPORTED)
 @pytest.mark.parametrize("version", ["0003", "0001"])
-def test_what_was_imported_is_refused_by_an_older_version_and_kept(store, make_comparisons, make_vote, names, write, version):
+def test_what_was_imported_is_put_aside_for_an_older_version_and_given_back(store, make_comparisons, make_vote, write, version):
     store.comparisons.publish(make_comparisons(), published_at=NOON)
     write(store, make_comparisons, make_vote)
+    before, n_links = _sums(store), store.audit.verify()
+    migrations.downgrade(store.database, version)
+    store.migrate()
+    assert (_sums(store), store.audit.verify()) == (before, n_links)
+
+
+def test_votes_without_a_time_are_refused_by_an_older_version_and_kept(store, make_comparisons, make_vote):
+    """One that was made up would be read as true."""
+    store.comparisons.publish(make_comparisons(), published_at=NOON)
+    store.votes.cast(make_vote(voted_at=None, origin="import"))
     before = _sums(store)
-    with pytest.raises(StoreError, match=f"0003 cannot hold .*since: {names}\\. Nothing was changed.*`rlhf export votes`"):
-        migrations.downgrade(store.database, version)
+    with pytest.raises(StoreError, match=r"0003 cannot hold .*since: 1 votes without a time\. Nothing was changed.*`rlhf export votes`"):
+        migrations.downgrade(store.database, "0001")
     assert migrations.current(store.database) == migrations.HEAD
     assert _sums(store) == before
 
@@ -178,7 +202,7 @@ def _deal(store: Store) -> None:
 
 @pytest.fixture
 def fill(store, make_comparisons, make_predictions, make_vote, make_event):
-    """Rows in every table that version 0006 knows, and in those that version 0007 lets go."""
+    """Rows in every table but those of version 0008."""
 
     def write() -> None:
         comparisons = make_comparisons(6)
@@ -194,8 +218,14 @@ def fill(store, make_comparisons, make_predictions, make_vote, make_event):
         )
         store.completions_cache.put_many({"k": "text"})
         store.heartbeats.beat("run-1", pid=1, host="h", job="retraining")
+        store.comparisons.publish(make_comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON)
+        store.votes.cast(make_vote("i0", task_id="t"))
         for table in OTHERS:
             _insert(store, table)
+        for name in PEOPLE.keys() - {"cards"}:
+            PEOPLE[name](store, partial(make_vote, "c5", annotator_id=name))
+        assert store.assignments.deal("somebody", 1, AnnotationRules())
+        store.tokens.issue(store.users.all()[0].user_id, kind="api", lifetime=timedelta(days=1), actor="test")
 
     return write
 
@@ -208,7 +238,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "calibrations": {"reward_model": "m", "version": 1, "fitted_at": NOON, "report": "{}", "calibrator": "{}"},
     "imports": {"import_id": 1, "kind": "votes", "file": "f", "state": "finished", "started_at": NOON, "finished_at": NOON, "record": "{}"},
     "replays": {"day": "2026-01-01", "state": "done", "asked_at": NOON, "done_at": NOON, "leased_for": None, "leased_until": None},
-    # These two version 0007 forgets by itself, so they keep nobody from going down.
     "failed_logins": {"who": "w", "n_failed": 1, "last_failed_at": NOON},
     "requests": {
         "principal": "ann", "idempotency_key": "k", "request_hash": "h", "status": 201, "answer": "{}", "started_at": NOON, "expires_at": NOON,

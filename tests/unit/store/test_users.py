@@ -129,3 +129,122 @@ def test_a_name_stays_one(store):
     assert store.users.rename(ann.user_id, " Ann ", actor="test").name == "Ann"
     with pytest.raises(ConfigurationError, match="name"):
         store.users.rename(ann.user_id, "  ", actor="test")
+
+
+# --- of the organisation ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(store):
+    """Another project of the same organisation, in the same database."""
+    url = store.database.url.render_as_string(hide_password=False)
+    with Store.open(url, organization="org", project="other", clock=store.database.clock) as opened:
+        yield opened
+
+
+def stranger(store: Store) -> Store:
+    return Store.open(store.database.url.render_as_string(hide_password=False), organization="elsewhere", project="demo")
+
+
+def test_a_role_of_the_organisation_holds_in_every_project_of_it_and_in_no_other(store, other):
+    boss = store.users.add(email="boss@example.org", name="Boss", roles=[Role.CURATOR], organization_roles=[Role.AUDITOR], actor="test")
+    assert (boss.roles, boss.organization_roles, boss.in_every_project) == ((Role.CURATOR,), (Role.AUDITOR,), True)
+    assert boss.all_roles == (Role.AUDITOR, Role.CURATOR)
+    there = other.users.get(boss.user_id)
+    assert (there.roles, there.all_roles, there.email) == ((), (Role.AUDITOR,), "boss@example.org")
+    assert other.users.with_email("boss@example.org") == there
+    assert [user.user_id for user in other.users.all()] == [boss.user_id]
+    assert (store.users.count(), other.users.count()) == (1, 1)
+    with stranger(store) as elsewhere:
+        assert elsewhere.users.all() == []
+        with pytest.raises(NotFound):
+            elsewhere.users.get(boss.user_id)
+    assert other.users.set_roles(boss.user_id, [Role.ENGINEER], actor="test").all_roles == (Role.AUDITOR, Role.ENGINEER)
+    assert store.users.get(boss.user_id) == boss  # a role in one project is none in another
+    assert other.users.set_organization_roles(boss.user_id, [], actor="test").all_roles == (Role.ENGINEER,)
+    assert store.users.get(boss.user_id).all_roles == (Role.CURATOR,)
+    assert [user.all_roles for user in store.users.all()] == [(Role.CURATOR,)]
+    assert [action for action in actions(store) if action.startswith(("roles", "users"))] == [
+        "users.add", "roles.grant.organization", "roles.grant",
+    ]  # fmt: skip
+    assert actions(other) == ["roles.grant", "roles.revoke.organization"]
+    assert (store.audit.verify(), other.audit.verify()) == (3, 2)
+
+
+def test_whoever_gets_into_the_organisation_comes_without_what_a_project_gave_them(store, other):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], password_hash="known to the admin", actor="test")
+    old = [store.tokens.issue(ann.user_id, kind=kind, lifetime=timedelta(days=1), actor="test")[0] for kind in ("api", "session", "login")]
+    raised = store.users.set_organization_roles(ann.user_id, [Role.ADMIN], actor="test")
+    assert (raised.user_id, raised.roles, raised.has_password) == (ann.user_id, (Role.ANNOTATOR,), False)
+    assert [store.tokens.find(secret) for secret in old] == [None] * 3
+    assert store.tokens.redeem(old[2]) is None
+    assert other.users.with_email("ann@example.org").all_roles == (Role.ADMIN,)
+    other.users.set_password(ann.user_id, "her own", actor=ann.user_id)
+    assert store.users.password_hash(ann.user_id) == other.users.password_hash(ann.user_id) == "her own"
+    assert store.users.rename(ann.user_id, "Anna", actor="test").name == other.users.get(ann.user_id).name == "Anna"
+
+
+def test_a_token_of_the_organisation_holds_in_every_project_until_its_owner_is_disabled(store, other):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    boss = store.users.add(email="boss@example.org", name="Boss", roles=[Role.CURATOR], organization_roles=[Role.AUDITOR], actor="test")
+    secret, token = store.tokens.issue(boss.user_id, kind="api", lifetime=timedelta(days=1), actor="test")
+    assert store.tokens.find(secret).user_id == other.tokens.find(secret).user_id == boss.user_id
+    assert [one.token_id for one in other.tokens.of_user(boss.user_id)] == [token.token_id]
+    with stranger(store) as elsewhere:
+        assert elsewhere.tokens.find(secret) is None
+    other.users.disable(boss.user_id, actor="test")
+    assert store.users.get(boss.user_id).disabled_at is not None
+    assert (store.tokens.find(secret), other.tokens.find(secret)) == (None, None)
+
+
+def test_an_address_is_of_one_account_in_an_organisation_that_knows_it(store, other):
+    ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
+    other.users.add(email="ann@example.org", name="Another Ann", actor="test")
+    with pytest.raises(ConfigurationError, match="account of its own in other"):
+        store.users.set_organization_roles(ann.user_id, [Role.AUDITOR], actor="test")
+    with pytest.raises(ConfigurationError, match="already"):
+        store.users.add(email="ann@example.org", name="Ann", organization_roles=[Role.AUDITOR], actor="test")
+    other.users.add(email="bo@example.org", name="Bo", organization_roles=[Role.AUDITOR], actor="test")
+    with pytest.raises(ConfigurationError, match="already"):
+        store.users.add(email="bo@example.org", name="Bo", actor="test")
+    assert store.users.get(ann.user_id) == ann
+    assert store.audit.verify() == 1
+
+
+def test_an_admin_of_the_organisation_is_one_of_each_project(store, other):
+    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.ADMIN], actor="test")
+    one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
+    assert store.users.set_roles(one.user_id, [], actor="test").roles == ()
+    for change in (
+        lambda: other.users.disable(boss.user_id, actor="test"),
+        lambda: store.users.set_organization_roles(boss.user_id, [], actor="test"),
+    ):
+        with pytest.raises(ConfigurationError, match="last admin"):
+            change()
+    assert store.users.get(boss.user_id) == boss
+
+
+def test_users_and_tokens_are_read_page_by_page(store, other):
+    ids = [store.users.add(email=f"u{i:02}@example.org", name="x", actor="test").user_id for i in range(7)]
+    boss = other.users.add(email="u03b@example.org", name="x", organization_roles=[Role.AUDITOR], actor="test")
+    store.users.set_roles(boss.user_id, [Role.CURATOR], actor="test")  # two rows, one account
+    ids.insert(4, boss.user_id)
+    found, after = [], None
+    while page := store.users.page(after=after, limit=3):
+        found += [user.user_id for user in page]
+        after = found[-1]
+    assert found == ids == [user.user_id for user in store.users.all()]
+    with pytest.raises(NotFound):
+        store.users.page(after="nobody", limit=3)
+
+    made = [store.tokens.issue(ids[0], kind="api", lifetime=timedelta(days=1), actor="test")[1].token_id for _ in range(5)]
+    store.tokens.issue(ids[0], kind="session", lifetime=timedelta(days=1), actor="test")
+    seen, before = [], None
+    while page := store.tokens.of_user(ids[0], kind="api", before=before, limit=2):
+        seen += [token.token_id for token in page]
+        before = seen[-1]
+    assert sorted(seen) == sorted(made)
+    assert seen == [token.token_id for token in store.tokens.of_user(ids[0], kind="api")]
+    with pytest.raises(NotFound):
+        store.tokens.of_user(ids[1], before=made[0])

@@ -83,6 +83,23 @@ def test_an_interval_of_nothing_but_successes_is_not_a_point():
     assert perfect.low == pytest.approx(20 / (20 + 1.959964**2), abs=1e-4)
 
 
+def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups():
+    """Three of four right in each of ten prompts: so it is in every resample, which is no certainty."""
+    right, prompts = np.tile([1.0, 1.0, 1.0, 0.0], 10), np.repeat(np.arange(10), 4)
+    found = interval_of_mean(right, groups=prompts)
+    assert (found.value, found.n) == (0.75, 40)
+    assert (found.low, found.high) == (pytest.approx(0.4422, abs=1e-4), pytest.approx(0.9190, abs=1e-4))  # of 7.5 of 10
+    of_many = interval_of_mean(np.tile(right, 100), groups=np.repeat(np.arange(1000), 4))
+    assert 0.7 < of_many.low < 0.75 < of_many.high < 0.8
+    one_differs = interval_of_mean(np.append(right[:-1], 1.0), groups=prompts)
+    assert one_differs.low < one_differs.value < one_differs.high
+
+
+def test_a_loss_that_is_the_same_everywhere_is_no_share():
+    found = interval_of_mean(np.full(12, np.log(2)), of_shares=False)
+    assert (found.low, found.high) == (pytest.approx(np.log(2)), pytest.approx(np.log(2)))
+
+
 def test_every_resample_draws_as_many_groups_as_there_are():
     totals = resampled_sums(np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100))
     assert totals.shape == (100, 2)

@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from rlhf_pipeline.store.migrations import kept
+
 revision = "0001"
 down_revision = None
 
@@ -215,6 +217,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    kept.refuse_to_drop()
     tables = (
         "votes",
         "predictions",

@@ -7,6 +7,7 @@ from alembic import op
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import content_id
+from rlhf_pipeline.store.migrations import kept
 from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics
 
 revision = "0004"
@@ -14,6 +15,9 @@ down_revision = "0003"
 
 SCOPE = ("organization_id", "project_id")
 NEW_IN_COMPARISONS = ("source", "source_pair_id", "split_group", "split", "gold", "flag", "pair_key")
+NAMED = tuple(name for name in NEW_IN_COMPARISONS if name != "pair_key")  # pair keys are made again on the way up
+TABLES = ("imports", "replays")
+LATER = (("predictions", ("comparison_id", "reward_model"), "is_replayed"), ("votes", ("seq",), "task_id"))  # tables, keys and columns
 ROWS = 5_000  # read at a time
 
 
@@ -57,18 +61,32 @@ def upgrade() -> None:
         sa.CheckConstraint("state IN ('pending', 'done')", name=op.f("ck_replays_state")),
         key=("day",),
     )
+    for table in TABLES:
+        kept.give_back_rows(revision, table)
+    kept.give_back_columns(revision, "comparisons", ("comparison_id",), NAMED)
+    for table, key, column in LATER:
+        kept.give_back_columns(revision, table, key, (column,), append_only=True)
     v0003_planner_statistics.upgrade()  # the rebuilt table lost its statistics, the new indexes have none yet
 
 
 def downgrade() -> None:
-    """Refused while there is anything that the older tables cannot hold: none is dropped."""
+    """What the older tables cannot hold is put aside until the way up, see `kept`.
+
+    Refused while there are votes without a time. The older table wants one, and a made-up one would be read as true: it would put votes that
+    are in no order before the drift detectors, which leave them out.
+    """
     bind = op.get_bind()
-    held = _held()
-    if held:
+    undated = bind.execute(sa.text("SELECT count(*) FROM votes WHERE voted_at IS NULL")).scalar_one()
+    if undated:
         raise StoreError(
-            f"Version 0003 cannot hold what was imported since: {', '.join(held)}. Nothing was changed. Stay at this version; to go on with "
-            "an older package, export with `rlhf export votes`, `comparisons` and `tuples`."
+            f"Version 0003 cannot hold what was imported since: {undated:,} votes without a time. Nothing was changed. Stay at this version; "
+            "to go on with an older package, export with `rlhf export votes`, `comparisons` and `tuples`."
         )
+    for table in TABLES:
+        kept.keep_rows(revision, table)
+    kept.keep_columns(revision, "comparisons", ("comparison_id",), NAMED)
+    for table, key, column in LATER:
+        kept.keep_columns(revision, table, key, (column,))
     op.drop_table("replays")
     op.drop_table("imports")
     _change_votes(before=_votes(dated=False), nullable=False)
@@ -82,19 +100,6 @@ def downgrade() -> None:
     for name in reversed(NEW_IN_COMPARISONS):
         op.drop_column("comparisons", name)
     v0003_planner_statistics.upgrade()
-
-
-def _held() -> list[str]:
-    """`1 rows of imports`, `7 comparisons with source`, …: what a way down would lose. Pair keys are made again on the way up."""
-    bind = op.get_bind()
-    rows = [(f"rows of {table}", f"SELECT count(*) FROM {table}") for table in ("imports", "replays")]
-    named = [name for name in NEW_IN_COMPARISONS if name != "pair_key"]
-    said = [(f"comparisons with {name}", f"SELECT count(*) FROM comparisons WHERE {name} IS NOT NULL") for name in named]
-    replayed = ("replayed predictions", "SELECT count(*) FROM predictions WHERE is_replayed")
-    task = ("votes with task_id", "SELECT count(*) FROM votes WHERE task_id IS NOT NULL")
-    undated = ("votes without a time", "SELECT count(*) FROM votes WHERE voted_at IS NULL")
-    counted = [(bind.execute(sa.text(asked)).scalar_one(), what) for what, asked in (*rows, *said, replayed, task, undated)]
-    return [f"{n:,} {what}" for n, what in counted if n]
 
 
 def _fill_pair_keys() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store.migrations import kept
 from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics, v0006_snapshots
 
 revision = "0007"
@@ -13,7 +13,6 @@ down_revision = "0006"
 
 SCOPE = ("organization_id", "project_id")
 APPEND_ONLY = ("guidelines", "annotation_rules", "feedback")
-PASSING = ("requests", "failed_logins")  # forgotten in any case: answers after a week, wrong logins after the next right one
 TABLES = (
     "requests", "feedback", "annotation_rules", "guidelines", "failed_logins", "tokens", "role_grants", "users", "slots", "assignments",
 )  # fmt: skip
@@ -35,17 +34,16 @@ def upgrade() -> None:
     _create_words()
     for table in APPEND_ONLY:
         _refuse_change(table)
+    _give_back()
     planner_statistics()
 
 
 def downgrade() -> None:
-    """Refused while there is anything that the older tables cannot hold, be it only the admin whom the first start makes: none is dropped."""
-    held = _held()
-    if held:
-        raise StoreError(
-            f"Version 0006 cannot hold what was written since: {', '.join(held)}. Nothing was changed. Stay at this version; to go on with "
-            "an older package, export with `rlhf export votes`, `comparisons` and `tuples` and import them into a new home."
-        )
+    """People, their work and their words are put aside until the way up: the older tables cannot hold them, see `kept`."""
+    for table in TABLES:
+        kept.keep_rows(revision, table)
+    kept.keep_columns(revision, "votes", ("seq",), NEW_IN_VOTES)
+    kept.keep_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
     for table in TABLES:
         op.drop_table(table)
     op.drop_index("ix_comparisons_gold", "comparisons")
@@ -61,14 +59,11 @@ def downgrade() -> None:
     v0006_snapshots.planner_statistics()
 
 
-def _held() -> list[str]:
-    """`3 rows of users`, `7 votes with details`, …: what a way down would lose."""
-    bind = op.get_bind()
-    rows = [(f"rows of {table}", f"SELECT count(*) FROM {table}") for table in TABLES if table not in PASSING]
-    said = [(f"votes with {name}", f"SELECT count(*) FROM votes WHERE {name} IS NOT NULL") for name in NEW_IN_VOTES]
-    written = ("comparisons with written_by", "SELECT count(*) FROM comparisons WHERE written_by IS NOT NULL")
-    counted = [(bind.execute(sa.text(asked)).scalar_one(), what) for what, asked in (*rows, *said, written)]
-    return [f"{n:,} {what}" for n, what in counted if n]
+def _give_back() -> None:
+    for table in reversed(TABLES):  # a grant after the user it is of
+        kept.give_back_rows(revision, table)
+    kept.give_back_columns(revision, "votes", ("seq",), NEW_IN_VOTES, append_only=True)
+    kept.give_back_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
 
 
 def planner_statistics() -> None:

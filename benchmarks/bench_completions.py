@@ -1,0 +1,477 @@
+"""Completions by a provider: our ledger, cache and meter beside a bare loop; every fault of a provider; the edge of a budget.
+
+The provider is the STUB in a process of its own, 200 ms to an answer. Run: python benchmarks/bench_completions.py [--prompts 1000]
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]
+
+import pandas as pd  # noqa: E402
+
+from benchmarks.measuring import Table, on_cores  # noqa: E402
+from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions  # noqa: E402
+from rlhf_pipeline.completions import (  # noqa: E402
+    AnthropicBackend,
+    CallParams,
+    CompletionParams,
+    Generation,
+    LocalBackend,
+    OpenAICompatibleBackend,
+    TemplateBackend,
+    complete_prompts,
+)
+from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
+from rlhf_pipeline.completions.workers import in_a_loop  # noqa: E402
+from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
+from rlhf_pipeline.policy.loading import Policy, load_policy  # noqa: E402
+from rlhf_pipeline.prompts import PromptParams, Report  # noqa: E402
+from rlhf_pipeline.prompts import generate as make_prompts  # noqa: E402
+from rlhf_pipeline.prompts.base import to_frame  # noqa: E402
+from rlhf_pipeline.prompts.dataset import read_drafts  # noqa: E402
+from rlhf_pipeline.prompts.rows import read_rows  # noqa: E402
+from rlhf_pipeline.simulation.provider import Counters, Fault, StubProvider  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
+
+LATENCY_S = 0.2
+CONCURRENCY = 64
+SHARE = 0.85  # of the bare loop's rate
+CPU_MS, CPU_AIM_MS = 3.5, 2.5  # of the client's, per completion
+SAVED = 0.3  # of what the same workload costs without us
+A_DAY = 10_000  # samples
+LOCAL = 4  # times the tokens a CPU second of a plain loop
+K = 2
+PARAMS = CompletionParams(k=K, temperatures=[0.7], top_ps=[1.0], max_new_tokens=48)
+PRICES = {"prompt_price": 2.0, "completion_price": 8.0}  # of a million tokens; any will do
+
+
+@dataclass
+class Served:
+    """A STUB in another process."""
+
+    base_url: str
+
+    def counters(self) -> Counters:
+        with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/stub/counters") as answer:
+            return Counters.model_validate_json(answer.read())
+
+    def reset(self) -> None:
+        urllib.request.urlopen(urllib.request.Request(self.base_url.removesuffix("/v1") + "/stub/reset", b"{}")).close()
+
+
+@contextmanager
+def served(*chances: tuple[float, Fault], latency_s: float = LATENCY_S, chunk_s: float = 0.0) -> Iterator[Served]:
+    asked = json.dumps({
+        "latency_s": latency_s, "chunk_s": chunk_s, "chances": [(share, fault.model_dump()) for share, fault in chances],
+    })  # fmt: skip
+    process = subprocess.Popen([sys.executable, __file__, "--serve", asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Served(process.stdout.readline().strip())
+    finally:
+        process.stdin.close()
+        process.wait(10)
+
+
+def serve(asked: str) -> None:
+    """The other process: until its input ends."""
+    told = json.loads(asked)
+    chances = [(share, Fault(**fault)) for share, fault in told.pop("chances")]
+    with StubProvider(chances=chances, **told) as stub:
+        print(stub.base_url, flush=True)
+        sys.stdin.read()
+
+
+def prompts(n: int) -> pd.DataFrame:
+    texts = [f"Prompt number {i}: name a river and say where it ends, in one sentence that a child would understand." for i in range(n)]
+    return check_frame(
+        pd.DataFrame({
+            "day": "2026-01-01", "prompt_id": [f"p{i}" for i in range(n)], "text": texts, "category": "factual", "difficulty": "easy",
+            "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
+        }),
+        PROMPTS,
+    )  # fmt: skip
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+@dataclass
+class Measured:
+    wall_s: float
+    cpu_s: float
+
+
+@contextmanager
+def measured(into: list[Measured]) -> Iterator[None]:
+    wall, cpu = time.perf_counter(), cpu_s()
+    yield
+    into.append(Measured(time.perf_counter() - wall, cpu_s() - cpu))
+
+
+def bare(url: str, frame: pd.DataFrame) -> None:
+    """What one writes without us: gather over a semaphore, on the same event loop. It keeps its texts in a list."""
+
+    async def run() -> list[str]:
+        from openai import AsyncOpenAI
+
+        gate = asyncio.Semaphore(CONCURRENCY)
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+
+            async def one(text: str, seed: int) -> str:
+                async with gate:
+                    answer = await client.chat.completions.create(
+                        model="stub-model",
+                        messages=[{"role": "user", "content": text}],
+                        temperature=0.7,
+                        top_p=1.0,
+                        seed=seed,
+                        max_tokens=48,
+                    )
+                return answer.choices[0].message.content or ""
+
+            return await asyncio.gather(*(one(text, seed) for text in frame["text"] for seed in range(K)))
+
+    assert len(in_a_loop(run)) == len(frame) * K
+
+
+@contextmanager
+def fresh_store() -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store:
+        store.migrate()
+        yield store
+
+
+def ours(
+    store: Store, frame: pd.DataFrame, *urls: str, params: CompletionParams = PARAMS, asset: str = "bench", **calls: object
+) -> Generation:
+    backends = [OpenAICompatibleBackend("stub-model", url, timeout_s=30) for url in urls]
+    how = CallParams(**{"concurrency": CONCURRENCY, **PRICES, **calls})  # type: ignore[arg-type]
+    return ask_all(frame, backends, params, ledger=store.generation, calls=how, asset=asset)
+
+
+def rate(table: Table, n_prompts: int, repeats: int) -> None:
+    frame, n = prompts(n_prompts), n_prompts * K
+    alone: list[Measured] = []
+    with_us: list[Measured] = []
+    second: list[Measured] = []
+    n_again = 0
+    with served() as stub:
+        bare(stub.base_url, frame[:32])  # imports and the first connection of each
+        with fresh_store() as store:
+            ours(store, frame[:32], stub.base_url)
+        for _ in range(repeats):
+            with measured(alone):
+                bare(stub.base_url, frame)
+            stub.reset()
+            with fresh_store() as store:
+                with measured(with_us):
+                    made = ours(store, frame, stub.base_url)
+                counted = stub.counters()
+                assert made.frame["error"].isna().all()
+                with measured(second):
+                    ours(store, frame, stub.base_url, asset="another")
+                n_again += stub.counters().n_calls - counted.n_calls
+    each = [n / m.wall_s for m in with_us]
+    other = [n / m.wall_s for m in alone]
+    shares = [a / b for a, b in zip(each, other, strict=True)]
+    cpu = [m.cpu_s / n * 1000 for m in with_us]
+    cpu_bare = [m.cpu_s / n * 1000 for m in alone]
+    where = f"{n_prompts:,} prompts x {K}, {CONCURRENCY} at once, median of {repeats}"
+    table.row(where, "bare AsyncOpenAI loop", f"{_spread(other)}/s, {_spread(cpu_bare, 2)} ms CPU each")
+    table.row(where, "ours: ledger, cache, meter", f"{_spread(each)}/s, {_spread(cpu, 2)} ms CPU each")
+    share, cost = statistics.median(shares), statistics.median(cpu)
+    table.row(where, "share of the bare loop's rate", _spread(shares, 2), f">= {SHARE}", passed=share >= SHARE)
+    table.row(where, "client CPU per completion", f"{cost:.2f} ms (aim {CPU_AIM_MS})", f"<= {CPU_MS} ms", passed=cost <= CPU_MS)
+    took = statistics.median(m.wall_s for m in second)
+    table.row(where, "the same again, as another run", f"{n_again} calls, {took:.2f} s", "0 calls", passed=n_again == 0)
+
+
+def faults(table: Table, n_prompts: int) -> None:
+    cases: list[tuple[str, list[tuple[float, Fault]], dict[str, object]]] = [
+        ("5 % 429 + 5 % 5xx", [(0.05, _status(429, 1000)), (0.05, _status(500, None))], {}),
+        ("30 % 429 without a header", [(0.3, _status(429, None))], {}),
+        ("5 % cut streams", [(0.05, Fault(kind="cut"))], {"stream": True}),
+        ("2 % dropped replies", [(0.02, Fault(kind="drop"))], {}),
+        ("Retry-After as a date, 2 s, 2 %", [(0.02, _status(429, 2000, "date"))], {}),
+    ]
+    for name, chances, calls in cases:
+        with served(*chances) as stub, fresh_store() as store:
+            began = time.perf_counter()
+            made = ours(store, prompts(n_prompts), stub.base_url, **calls)
+            judge(table, f"{name}, {n_prompts * K:,} asked", made, stub.counters(), time.perf_counter() - began, store)
+
+
+def judge(table: Table, where: str, made: Generation, counted: Counters, seconds: float, store: Store) -> None:
+    """Nothing lost, nothing twice, nothing early; what we say was spent is what the provider counted, or called unknown."""
+    n = len(made.frame)
+    lost = int(made.frame["error"].notna().sum())
+    per_item = Counter(call["item_no"] for call in store.generation.calls(made.run_id) if call["outcome"] == "succeeded")
+    twice = sum(times > 1 for times in per_item.values())
+    spent = list(made.spent.values())
+    n_tokens = sum(s.n_tokens for s in spent)
+    unknown = f", {made.n_unknown} with unknown bill (at worst {made.cost_unknown:.4f})" if made.n_unknown else ""
+    table.row(where, "lost, duplicates, early", f"{lost}, {twice}, {counted.n_early} in {seconds:.1f} s", "0, 0, 0",
+              passed=(lost, twice, counted.n_early) == (0, 0, 0))  # fmt: skip
+    calls = sum(s.n_calls for s in spent)
+    table.row(
+        where, "calls: ledger and STUB", f"{calls:,} and {counted.n_calls:,} for {n:,}{unknown}", "equal", passed=calls == counted.n_calls
+    )
+    billed = (n_tokens, counted.n_tokens)
+    if made.n_unknown:
+        table.row(where, "answers billed that never came", f"{counted.n_billed - counted.n_answered} at the STUB", "all unknown",
+                  passed=counted.n_billed - counted.n_answered == made.n_unknown)  # fmt: skip
+    else:
+        table.row(where, "completion tokens: ledger and STUB", f"{billed[0]:,} and {billed[1]:,}", "equal", passed=billed[0] == billed[1])
+
+
+def two_providers(table: Table, n_prompts: int) -> None:
+    """One asks to be left alone for two minutes at its first call; the other does not wait with it."""
+    frame = prompts(n_prompts)
+    alone: list[Measured] = []
+    with served() as stub, fresh_store() as store:
+        ours(store, frame[:8], stub.base_url)  # imports
+        with measured(alone):
+            ours(store, frame, stub.base_url, asset="alone")
+    with served() as good, served((1.0, _status(429, 120_000, "seconds"))) as away, fresh_store() as store:
+        began = time.perf_counter()
+        ended: list[float] = []
+
+        def told(done: int, total: int, note: str) -> None:
+            if done >= n_prompts * K and not ended:
+                ended.append(time.perf_counter() - began)
+                raise KeyboardInterrupt
+
+        backends = [OpenAICompatibleBackend("stub-model", url) for url in (good.base_url, away.base_url)]
+        with suppress(KeyboardInterrupt):
+            ask_all(frame, backends, PARAMS, ledger=store.generation, calls=CallParams(concurrency=CONCURRENCY), progress=told)
+        seconds = ended[0] if ended else float("nan")
+        n_asked = away.counters()
+        where = f"Retry-After 120 s on one of two providers, {n_prompts * K:,} each"
+        table.row(
+            where,
+            "the other ends",
+            f"{seconds:.1f} s, {alone[0].wall_s:.1f} s alone",
+            "<= 1.5 times",
+            passed=seconds <= 1.5 * alone[0].wall_s,
+        )
+        table.row(where, "the one is asked again early", f"{n_asked.n_early} of {n_asked.n_calls} calls", "0", passed=n_asked.n_early == 0)
+
+
+def budget(table: Table) -> None:
+    """64 calls at once at the edge: the worst case of each is held back before it is made."""
+    frame = prompts(400)
+    with served() as stub:
+        for limit in (0.01, 0.05, 0.13):
+            stub.reset()
+            with fresh_store() as store:
+                made = ours(store, frame, stub.base_url, budget_per_run=limit)
+                counted = stub.counters()
+                paid = (counted.n_prompt_tokens * PRICES["prompt_price"] + counted.n_tokens * PRICES["completion_price"]) / 1e6
+                where = f"budget {limit:g}, {CONCURRENCY} at once"
+                done = int(made.frame["error"].isna().sum())
+                table.row(where, "billed by the STUB", f"{paid:.6f} for {done} of {len(made.frame)}", f"<= {limit:g}", passed=paid <= limit)
+                same = abs(made.cost - paid) < 1e-9
+                table.row(where, "spent by the ledger", f"{made.cost:.6f}", "equal", passed=same)
+
+
+def anthropic(table: Table, n_prompts: int) -> None:
+    with served() as stub, fresh_store() as store:
+        spent: list[Measured] = []
+        with measured(spent):
+            made = ask_all(
+                prompts(n_prompts), [AnthropicBackend("stub-model", stub.base_url)], PARAMS, ledger=store.generation,
+                calls=CallParams(concurrency=CONCURRENCY, **PRICES),
+            )  # fmt: skip
+        n = len(made.frame)
+        table.row("anthropic", "messages API", f"{n / spent[0].wall_s:.0f}/s, {spent[0].cpu_s / n * 1000:.2f} ms CPU each")
+        judge(table, "anthropic, no faults", made, stub.counters(), spent[0].wall_s, store)
+
+
+def again(table: Table, n_prompts: int) -> None:
+    """A file with a fifth of its rows twice, k of each, and the whole asked for once more after a crash, as one writes it and as we do."""
+    texts = [str(text) for text in prompts(n_prompts)["text"]]
+    rows = [*texts[: n_prompts - n_prompts // 5], *texts[: n_prompts // 5]]
+    with tempfile.TemporaryDirectory() as folder, served(latency_s=0.01) as stub, fresh_store() as store:
+        path = Path(folder) / "prompts.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+        for _ in range(2):
+            bare(stub.base_url, pd.DataFrame({"text": rows}))
+        naive = stub.counters()
+        stub.reset()
+        for _ in range(2):
+            report = Report()
+            drafts = read_drafts(read_rows(path), PromptParams(), report)
+            frame = to_frame([(draft.prompt_id, draft) for _, draft in drafts], source="dataset", day="2026-01-01", seed=0)
+            ours(store, frame, stub.base_url)
+        counted = stub.counters()
+    paid, usual = ((c.n_prompt_tokens * PRICES["prompt_price"] + c.n_tokens * PRICES["completion_price"]) / 1e6 for c in (counted, naive))
+    less = 1 - paid / usual
+    where = f"{n_prompts:,} rows, a fifth of them twice, x {K}, run twice"
+    table.row(where, "billed by the STUB: de-duplication and cache", f"{paid:.4f} for {usual:.4f}, {less:.0%} less", ">= 30 % less",
+              passed=less >= SAVED)  # fmt: skip
+
+
+def a_day(table: Table, n_samples: int) -> None:
+    """Samples through prompts, completions and comparisons, on two cores."""
+    day, k = "2026-01-01", 4
+    with on_cores(2) as cores, served() as stub, fresh_store() as store:
+        began = time.perf_counter()
+        frame = make_prompts(PromptParams(n=n_samples // k), day=day)
+        made = ours(store, frame, stub.base_url, params=PARAMS.model_copy(update={"k": k}))
+        pairs = pair_completions(frame, made.frame, PairingParams(), day=day)
+        seconds = time.perf_counter() - began
+    a_day_s = n_samples / seconds * 86_400
+    measured_ = f"{n_samples / seconds:.0f}/s, {len(pairs):,} comparisons, {a_day_s:,.0f} a day"
+    table.row(f"{n_samples:,} samples, {cores}", "prompts to comparisons", measured_, "> 10,000 a day", passed=a_day_s > A_DAY)
+
+
+def memory(table: Table, n_prompts: int) -> None:
+    """Peaks of two processes of their own, one with a hundred times the prompts."""
+    peaks = [int(subprocess.check_output([sys.executable, __file__, "--hold", str(n)], text=True)) for n in (n_prompts, n_prompts * 100)]
+    limit = 1.3 * peaks[0] + 100
+    where = f"{n_prompts * 100:,} prompts x {K} instead of {n_prompts:,}, backend template"
+    table.row(where, "peak RSS", f"{peaks[1]} MB instead of {peaks[0]} MB", f"<= {limit:.0f} MB", passed=peaks[1] <= limit)
+
+
+def hold(n_prompts: int) -> None:
+    """The other process: prints its peak in MB."""
+    with fresh_store() as store:
+        ask_all(prompts(n_prompts), [TemplateBackend()], PARAMS, ledger=store.generation)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def local(table: Table) -> None:
+    """Greedy, on one core: a plain loop, ours one at a time (what sampling from seeds costs), and ours in batches."""
+    prompts_ = [f"Prompt number {i}: name a river" + " and say where it ends" * (i % 4) for i in range(64)]
+    frame = prompts(64).assign(text=prompts_)
+    with tempfile.TemporaryDirectory() as folder, on_cores(1) as cores:
+        random_policy(Path(folder))
+        backend = LocalBackend(Path(folder), "bench")
+        backend.complete([])
+        policy = load_policy(Path(folder))
+        params = CompletionParams(k=1, temperatures=[0.0], top_ps=[1.0], max_new_tokens=48)
+        texts: dict[str, list[str]] = {}
+        speed: dict[str, float] = {}
+        for name in ("plain", "one", "batched"):
+            began = cpu_s()
+            if name == "plain":
+                texts[name], n_tokens = one_by_one(policy, prompts_, params.max_new_tokens)
+            else:
+                made = complete_prompts(frame, backend, params.model_copy(update={"batch_size": 1 if name == "one" else 64}))
+                texts[name], n_tokens = made["text"].tolist(), int(made["n_tokens"].sum())
+            speed[name] = n_tokens / (cpu_s() - began)
+    where = f"local, 64 prompts of four lengths, 48 tokens, a random Llama of {policy.model.num_parameters() / 1e6:.0f} M, {cores}"
+    table.row(where, "plain model.generate loop", f"{speed['plain']:.0f} tokens a CPU second")
+    table.row(
+        where, "ours, one prompt at a time", f"{speed['one']:.0f}, {speed['one'] / speed['plain']:.2f} times: our engine and sampling"
+    )
+    ratio = speed["batched"] / speed["plain"]
+    told = f"{speed['batched']:.0f}, {ratio:.1f} times, of which batching {speed['batched'] / speed['one']:.1f}"
+    table.row(where, "ours, batched by length", told, f">= {LOCAL} times", passed=ratio >= LOCAL)
+    same = sum(a == b == c for a, b, c in zip(*texts.values(), strict=True))
+    table.row(where, "same texts under greedy decoding", f"{same} of 64", "64", passed=same == 64)
+
+
+def one_by_one(policy: Policy, prompts_: Sequence[str], max_new_tokens: int) -> tuple[list[str], int]:
+    """What one writes without us; its texts and how many tokens they have."""
+    import torch
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=1, pad_token_id=0)
+    texts, n = [], 0
+    for text in prompts_:
+        asked = policy.tokenizer(text, return_tensors="pt")
+        with torch.inference_mode():
+            ids = policy.model.generate(input_ids=asked.input_ids, attention_mask=asked.attention_mask, generation_config=config)
+        new = ids[0, asked.input_ids.shape[1] :]
+        n += len(new)
+        texts.append(policy.text_of(new))
+    return texts, n
+
+
+def random_policy(folder: Path) -> None:
+    """A Llama from its configuration, with a vocabulary as small models have. Its weights are spread wide enough that a next token is as
+    decided as a trained model's: near ties are decided on the row alone, which a model that knows nothing has at every step."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    symbols = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words = Tokenizer(
+        models.BPE(vocab={s: i for i, s in enumerate([*symbols, *(f"<{i}>" for i in range(8192 - len(symbols)))])}, merges=[])
+    )
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=8192, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
+        max_position_embeddings=512, pad_token_id=0, eos_token_id=1, bos_token_id=None, initializer_range=0.1,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def _status(status: int, wait_ms: int | None, as_: str = "seconds") -> Fault:
+    return Fault(kind="status", status=status, retry_after_ms=wait_ms, retry_after_as=as_)  # type: ignore[arg-type]
+
+
+def _spread(values: Sequence[float], digits: int = 0) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=1000, help="of the rate and of each fault")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--only", choices=["rate", "faults", "two_providers", "budget", "anthropic", "local", "day", "memory", "again"], help="one part"
+    )
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--hold", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        sys.exit(serve(asked.serve))
+    if asked.hold:
+        sys.exit(hold(asked.hold))
+    globals()["CONCURRENCY"] = asked.concurrency
+    table = Table()
+    parts = {
+        "rate": lambda: rate(table, asked.prompts, asked.repeats),
+        "anthropic": lambda: anthropic(table, asked.prompts),
+        "faults": lambda: faults(table, asked.prompts),
+        "two_providers": lambda: two_providers(table, asked.prompts),
+        "budget": lambda: budget(table),
+        "again": lambda: again(table, asked.prompts),
+        "day": lambda: a_day(table, asked.prompts * 2),
+        "memory": lambda: memory(table, asked.prompts),
+        "local": lambda: local(table),
+    }
+    for name, part in parts.items():
+        if asked.only in (None, name):
+            part()
+    return table.limits.told()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""A store in which every list and page has rows, at the size that is asked for. Prints nothing; see bench_pages."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.bench_store import FIRST, VOTES_PER_COMPARISON
+from benchmarks.web_server import RLHF, ROOT, environ_of, opened
+from rlhf_pipeline.calibration import calibration_log, calibration_metrics, reliability_table
+from rlhf_pipeline.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.records import CalibrationReport, NewFeedback, utc_now
+from rlhf_pipeline.store import Store
+
+MODEL = "bench.reward_model@1"
+CALIBRATIONS = 365  # one a day for a year
+VOTES_PER_FEEDBACK = 100
+AT_ONCE = 5_000  # comparisons whose days are read
+
+
+def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
+    """Import the files as an operator does, fit the annotator model, import a calibration log; then what no command brings: predictions, as a
+    replay writes them, feedback and work."""
+    home.mkdir(parents=True, exist_ok=True)
+    for kind, file in zip(("comparisons", "votes"), files, strict=True):
+        n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
+        said = _rlhf(url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else []))
+        if not said.startswith(f"{n:,} imported"):
+            raise SystemExit(f"rlhf import {kind}: {said}")
+    _rlhf(url, home, "votes", "annotators", "--publish")
+    log = home / "calibration_log.json"
+    log.write_text(json.dumps(calibration_log(list(_calibrations()))), encoding="utf-8")
+    _rlhf(url, home, "import", "calibration-log", str(log))
+    with opened(url) as store:
+        ids = store.comparisons.offerable()
+        _predict(store, ids)
+        for n in range(max(4, n_votes // VOTES_PER_FEEDBACK)):
+            store.feedback.add(_feedback(n), created_by="bench")
+        store.assignments.offer(ids, overlap=1)
+
+
+def _rlhf(url: str, home: Path, *arguments: str) -> str:
+    done = subprocess.run([RLHF, *arguments], env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"rlhf {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _calibrations() -> Iterator[CalibrationReport]:
+    """Reports of models of another home."""
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.02, 0.98, 400)
+    right = (rng.random(400) < p).astype(np.float64)
+    measured, bins = calibration_metrics(p, right), reliability_table(p, right)
+    for n in range(CALIBRATIONS):
+        yield CalibrationReport(
+            reward_model=f"earlier.reward_model@{n // 7 + 1}", calibrator_version=n % 7 + 1, method="temperature",
+            params={"temperature": 1 + n / 100}, raw=measured, calibrated=measured, candidates={"none": 0.6, "temperature": 0.5},
+            raw_bins=bins, calibrated_bins=bins, noise_ceiling=measured.accuracy, data_hash=f"{n:064x}", n_fit=400,
+            fitted_at=FIRST + timedelta(days=n),
+        )  # fmt: skip
+
+
+def _predict(store: Store, ids: list[str]) -> None:
+    """Of every comparison, by a model that has seen no vote."""
+    rng = np.random.default_rng(4)
+    for start in range(0, len(ids), AT_ONCE):
+        shown = store.comparisons.with_ids(ids[start : start + AT_ONCE])
+        margin = rng.normal(0, 1.5, len(shown))
+        rows = {
+            "day": shown["day"], "comparison_id": shown["comparison_id"], "reward_model": MODEL, "calibrator": "temperature@1",
+            "data_hash": "bench", "features_hash": "bench", "score_a": margin, "score_b": 0.0, "p_raw": 1 / (1 + np.exp(-margin)),
+            "p_calibrated": 1 / (1 + np.exp(-margin / 2)), "predicted_at": utc_now(),
+        }  # fmt: skip
+        written = store.predictions.replay(check_frame(pd.DataFrame(rows), PREDICTIONS), data_seq=0).n_written
+        if written != len(shown):
+            raise SystemExit(f"{written} of {len(shown)} predictions were written")
+
+
+def _feedback(n: int) -> NewFeedback:
+    kind, said = (
+        ("thumbs", {"value": 1}) if n % 2 else ("detailed", {"text": "It answers, but at three times the length that was asked for."})
+    )
+    return NewFeedback(kind=kind, session_id=f"session-{n // 5}", turn=n % 5, completion_id=f"completion-{n}", **said)

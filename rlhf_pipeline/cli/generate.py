@@ -1,0 +1,162 @@
+"""`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger. Knows files and flags; calls nobody itself."""
+
+import csv
+import io
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import Changes, parameters
+from rlhf_pipeline.cli.showing import bar, show
+from rlhf_pipeline.completions import CallParams, CompletionParams, Generation
+from rlhf_pipeline.completions import generate as complete
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.datasets.formats.csv import protected
+from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.prompts import PromptParams, Report
+from rlhf_pipeline.prompts.base import to_frame
+from rlhf_pipeline.prompts.dataset import read_drafts
+from rlhf_pipeline.prompts.rows import read_rows
+
+ASSET = "rlhf generate"
+NO_DAY = "2000-01-01"  # a file's prompts belong to no day, so that tomorrow's same command calls for nothing again
+RESULT = (
+    "prompt_id", "prompt", "text", "backend", "model_version", "temperature", "top_p", "sample_index", "seed", "n_prompt_tokens", "n_tokens",
+    "latency_ms", "finish_reason", "error",
+)  # fmt: skip
+LOG = "raw_completions_log.jsonl"
+
+
+class GenerateParams(CompletionParams, CallParams):
+    """What is asked for and how, as one set of names for `--set`."""
+
+
+def generate(
+    file: Annotated[Path, typer.Option("--input", help="Prompts: JSONL, JSON, CSV or Parquet with a text column.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default <RLHF_HOME>/exports/completions.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Calls at once to a provider.")] = None,
+    temperature: Annotated[list[float] | None, typer.Option(help="Sampling temperature; several are a grid.")] = None,
+    top_p: Annotated[list[float] | None, typer.Option("--top-p", help="Nucleus mass; several are a grid.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Tokens after which a completion is cut off.")] = None,
+    k: Annotated[int, typer.Option(min=1, max=64, help="Completions per prompt.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed asks for other completions.")] = 0,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="local, openai_compatible, anthropic, template, …; default RLHF_COMPLETION_BACKEND.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A provider's name of the model; default RLHF_API_MODEL.")] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the provider answers; default RLHF_BASE_URL.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Most that this may cost; needs the two prices.")] = None,
+    prompt_price: Annotated[float | None, typer.Option("--prompt-price", min=0, help="Of a million prompt tokens.")] = None,
+    completion_price: Annotated[float | None, typer.Option("--completion-price", min=0, help="Of a million completion tokens.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each text as it comes.")] = False,
+    changes: Changes = None,
+) -> None:
+    """Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it goes on where it was.
+
+    A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, where it would stay in the shell's history.
+    """
+    settings = _settings(backend, model, base_url)
+    params = parameters(
+        GenerateParams, changes, k=k, seed=seed, system=system, temperatures=temperature or [0.7], top_ps=top_p or [1.0],
+        max_new_tokens=max_tokens, concurrency=workers, budget_per_run=budget, prompt_price=prompt_price, completion_price=completion_price,
+        stream=stream or None,
+    )  # fmt: skip
+    prompts = _prompts(file)
+    workspace = Workspace(settings)
+    workspace.store.migrate()
+    asked = workspace.champions.backend(settings, timeout_s=params.timeout_s)
+    try:
+        with bar("completions") as progress:
+            made = complete(
+                prompts, [asked], params, ledger=workspace.store.generation, calls=params, asset=ASSET, progress=progress,
+                on_text=_printer() if stream else None,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.secho("Stopped. What came is kept; the same command goes on from here.", fg=typer.colors.YELLOW, err=True)
+        raise typer.Exit(130) from None
+    folder = out or settings.exports / "completions"
+    _write(made, prompts, folder)
+    n_calls = _write_log(workspace.store.generation.calls(made.run_id), folder / LOG)
+    _tell(made, folder, n_calls)
+
+
+def _settings(backend: str | None, model: str | None, base_url: str | None) -> Settings:
+    given = {"completion_backend": backend, "api_model": model, "base_url": base_url}
+    return Settings.read().model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def _prompts(path: Path) -> pd.DataFrame:
+    """PROMPTS of a file, in its order. What is no prompt is told of and left out; raises PromptError where none is left."""
+    report = Report()
+    drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), PromptParams(), report)]
+    if any(n for what, n in report.counts.items() if what != "kept"):
+        typer.secho(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
+    if not drafts:
+        raise PromptError(f"{path} holds no prompt. Give rows with a column text, prompt, instruction or question.")
+    return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
+
+
+def _printer() -> Any:
+    """Prints pieces of streams as they come: one prompt's after its number, where several run side by side."""
+    lock, last = threading.Lock(), [-1]
+
+    def heard(item_no: int, piece: str | None) -> None:
+        with lock:
+            if piece is None:
+                typer.echo(f"\n[{item_no}] broke off, and is asked for again", nl=False)
+                last[0] = -1
+                return
+            if last[0] != item_no:
+                typer.echo(f"\n[{item_no}] ", nl=False)
+                last[0] = item_no
+            typer.echo(piece, nl=False)
+
+    return heard
+
+
+def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
+    texts = dict(zip(prompts["prompt_id"], prompts["text"], strict=True))
+    rows = [
+        {name: None if pd.isna(value) else value for name, value in {**row, "prompt": texts[row["prompt_id"]]}.items() if name in RESULT}
+        for row in made.frame.to_dict("records")
+    ]
+    ordered = [{name: row[name] for name in RESULT} for row in rows]
+    write_whole(folder / "completions.json", (json.dumps(ordered, ensure_ascii=False, indent=1) + "\n").encode())
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(RESULT)
+    # A cell that a spreadsheet would take for a formula is marked, as in every CSV file of this package.
+    writer.writerows([protected(v) if v is None or isinstance(v, str) else v for v in row.values()] for row in ordered)
+    write_whole(folder / "completions.csv", text.getvalue().encode())
+
+
+def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """One JSON object for each call that was made, also those of earlier tries; how many."""
+    n = 0
+    with writing_whole(path) as file:
+        for call in calls:
+            plain = {**call, "params": json.loads(call["params"]), "cost": call["cost"] / 1e9}
+            file.write((json.dumps(plain, ensure_ascii=False, default=str) + "\n").encode())
+            n += 1
+    return n
+
+
+def _tell(made: Generation, folder: Path, n_calls: int) -> None:
+    n_failed = sum(made.kinds.values())
+    typer.echo(
+        f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} ({made.n_cached:,} from the cache; "
+        f"{n_calls:,} calls in all, in {LOG}), {made.seconds:.1f} s"
+    )
+    if made.kinds:
+        show([{"why": kind, "rows": f"{n:,}"} for kind, n in made.kinds.items()], title="failed", empty="")
+    if made.cost or made.n_unknown:
+        unknown = f"; {made.n_unknown:,} calls may have been billed, at worst {made.cost_unknown:.6f}" if made.n_unknown else ""
+        typer.echo(f"spent {made.cost:.6f}{unknown}")

@@ -1,0 +1,180 @@
+"""The backend for Anthropic's messages API, spoken natively. Knows httpx2; knows no frame and no cache."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
+from rlhf_pipeline.completions.capabilities import provider_of
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.wire import completed, count_of, events, lost, parsed, rest_of, transport_errors
+from rlhf_pipeline.completions.workers import answers
+from rlhf_pipeline.records import utc_now
+
+if TYPE_CHECKING:
+    import httpx2
+
+ADDRESS = "https://api.anthropic.com/v1"
+VERSION = "2023-06-01"  # of the API: https://docs.anthropic.com/en/api/versioning
+REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "refusal": "refusal"}
+CURES = {
+    "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
+    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
+}
+
+
+class AnthropicBackend:
+    """Completes by `POST {base_url}/messages`. The API has no seeds: samples differ by chance, and each is kept under its own index.
+
+    top_p is sent where it is below 1 only: newer models refuse it beside a temperature, and say so in the row's error.
+    """
+
+    name = "anthropic"
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = ADDRESS,
+        api_key: SecretStr | None = None,
+        *,
+        model_version: str | None = None,
+        max_retries: int = 5,
+        timeout_s: float = 60.0,
+        concurrency: int = 16,
+    ) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.api_key = api_key
+        self.model_version = model_version or model
+        self.max_retries = max_retries
+        self.timeout_s = timeout_s
+        self.concurrency = concurrency
+        self.has_answered = False
+        self._open: tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None = None
+
+    def __repr__(self) -> str:
+        return f"AnthropicBackend({self.model!r}, {provider_of(self.base_url)!r})"
+
+    @property
+    def provider(self) -> str:
+        return provider_of(self.base_url)
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        return answers(self, requests, CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency))
+
+    async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
+        errors: tuple[type[Exception], ...] = (ValueError, *transport_errors())
+        partial: list[str] = []
+        try:
+            return await (self._whole(request) if on_text is None else self._streamed(request, on_text, partial))
+        except errors as cause:
+            return lost(cause, self.base_url, self._secret, partial="".join(partial) if partial else None)
+
+    async def close(self) -> None:
+        if self._open is not None:
+            client, self._open = self._open[1], None
+            await client.aclose()
+
+    def _client(self) -> "httpx2.AsyncClient":
+        """Of this event loop: connections belong to the loop they were made in."""
+        loop = asyncio.get_running_loop()
+        if self._open is None or self._open[0] is not loop:
+            import httpx2
+
+            headers = {"x-api-key": self._secret, "anthropic-version": VERSION, "content-type": "application/json"}
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+            client = httpx2.AsyncClient(headers=headers, timeout=self.timeout_s, limits=limits, follow_redirects=False)
+            self._open = (loop, client)
+        return self._open[1]
+
+    def _content(self, request: CompletionRequest, *, stream: bool) -> bytes:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "temperature": request.temperature,
+        }
+        if request.top_p < 1:
+            body["top_p"] = request.top_p
+        if request.system is not None:
+            body["system"] = request.system
+        return json.dumps(body | ({"stream": True} if stream else {})).encode()
+
+    @property
+    def _address(self) -> str:
+        return f"{self.base_url.rstrip('/')}/messages"
+
+    async def _whole(self, request: CompletionRequest) -> Reply:
+        answer = await self._client().post(self._address, content=self._content(request, stream=False))
+        if answer.status_code >= 300:
+            return self._refused(answer.status_code, answer.headers, answer.content)
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self.base_url, self._secret)
+        return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
+
+    def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
+        blocks = found.get("content")
+        if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
+            return fault("garbled", f"{self.base_url} did not send a message but {told(found, self._secret)!r}", status=status)
+        self.has_answered = True
+        text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
+        return self._judged(text, found.get("stop_reason"), found.get("usage"), status, headers)
+
+    def _judged(self, text: str, stop_reason: object, usage: object, status: int, headers: Mapping[str, str]) -> Reply:
+        counted = usage if isinstance(usage, dict) else {}
+        n_prompt, n = count_of(counted.get("input_tokens")), count_of(counted.get("output_tokens"))
+        reason = REASONS.get(str(stop_reason), "stop")
+        if reason == "refusal":
+            said = told(text, self._secret) or "without a word"
+            reply = fault("refusal", f"{self.model} refused: {said}", n_prompt_tokens=n_prompt, n_tokens=n, status=status)
+        else:
+            reply = completed(text, reason, n_prompt, n, status, self.model, is_told=bool(counted))
+        wait_s = exhausted_for(headers, utc_now())
+        return reply if wait_s is None else replace(reply, wait_s=wait_s)
+
+    async def _streamed(self, request: CompletionRequest, on_text: OnText, partial: list[str]) -> Reply:
+        """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing counts without a stop reason."""
+        reason: object = None
+        usage: dict[str, Any] = {}
+        async with self._client().stream("POST", self._address, content=self._content(request, stream=True)) as answer:
+            if answer.status_code >= 300:
+                return self._refused(answer.status_code, answer.headers, await rest_of(answer))
+            kind = answer.headers.get("content-type", "")
+            if "text/event-stream" not in kind:
+                found = parsed(await answer.aread(), kind, self.base_url, self._secret)
+                return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
+            async for event in events(answer.aiter_lines()):
+                usage |= (event.get("message") or {}).get("usage") or event.get("usage") or {}
+                delta = event.get("delta") or {}
+                if delta.get("type") == "text_delta":
+                    partial.append(delta["text"])
+                    on_text(delta["text"])
+                reason = delta.get("stop_reason") or reason
+                if event.get("type") == "error":  # within a stream whose status was 200
+                    return self._refused(529, answer.headers, json.dumps(event).encode(), partial="".join(partial) or None)
+        text = "".join(partial)
+        if reason is None:
+            return fault("cut", f"{self.base_url} ended its stream without a stop reason", partial=text or None)
+        self.has_answered = True
+        return self._judged(text, reason, usage, answer.status_code, answer.headers)
+
+    def _refused(self, status: int, headers: Mapping[str, str], content: bytes, *, partial: str | None = None) -> Reply:
+        found = parsed(content, "", self.base_url, self._secret)
+        error = found.get("error") if isinstance(found, dict) else None
+        error = error if isinstance(error, dict) else {}
+        said = error.get("message") or content.decode("utf-8", "replace")
+        code = error.get("type")
+        where = f"{self.base_url}: {told(said, self._secret)}"
+        reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
+        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
+        if reply.closes:
+            return replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
+        return reply if partial is None else replace(reply, partial=partial, billing="unknown")
+
+    @property
+    def _secret(self) -> str:
+        return self.api_key.get_secret_value() if self.api_key else ""

@@ -1,0 +1,114 @@
+"""What a call came to, as the ledger notes it, and what becomes of its item. Knows replies and results; asks nobody."""
+
+import random
+from datetime import datetime, timedelta
+
+from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, Reply
+from rlhf_pipeline.completions.faults import PARTIAL
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.protocols import Attempt, Claim, WorkItem
+from rlhf_pipeline.records import utc_now
+
+
+def is_last(claim: Claim, reply: Reply, params: CallParams) -> bool:
+    """Whether an item that failed like this is not tried again."""
+    if reply.outcome == "terminal" or reply.kind == "long_wait":
+        return reply.outcome == "terminal"
+    n_faults = claim.n_faults + reply.is_fault
+    n_refusals = claim.n_attempts + 1 - n_faults
+    return n_faults >= params.max_attempts or n_refusals >= params.max_refusals
+
+
+def attempt_of(
+    item: WorkItem,
+    claim: Claim,
+    request: CompletionRequest,
+    reply: Reply,
+    params: CallParams,
+    started_at: datetime,
+    latency_ms: float,
+    rng: random.Random,
+) -> Attempt:
+    """Of a call to a provider."""
+    is_done = reply.outcome == "succeeded"
+    is_over = not is_done and reply.kind != "cancelled" and is_last(claim, reply, params)
+    not_before = None
+    if not is_done and not is_over and reply.kind != "long_wait":
+        # Where the provider said how long to wait, the whole lane does; who waited there comes back a little spread.
+        n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1
+        not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
+    told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
+    cost = {"unknown": params.most(request), "metered": told_cost, "none": 0}[reply.billing]
+    return Attempt(
+        item_no=item.item_no,
+        provider=item.provider,
+        model=item.model,
+        cache_key=item.cache_key,
+        started_at=started_at,
+        latency_ms=latency_ms,
+        outcome=reply.outcome,
+        kind=reply.kind,
+        becomes="succeeded" if is_done else "failed" if is_over else "open",
+        is_fault=reply.is_fault and not is_done,
+        billing=reply.billing,
+        status=reply.status,
+        n_prompt_tokens=reply.n_prompt_tokens,
+        n_tokens=reply.n_tokens,
+        cost=cost,
+        wait_s=reply.wait_s,
+        error=_storable(reply.error),
+        partial=_storable(reply.partial),
+        not_before=not_before,
+        result=_result(reply, latency_ms) if is_done else None,
+    )
+
+
+def attempt_here(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
+    """Of what a backend on this machine made."""
+    result = _judged(result)
+    failed = result.error is not None
+    return Attempt(
+        item_no=item.item_no,
+        provider=item.provider,
+        model=item.model,
+        cache_key=item.cache_key,
+        started_at=started_at,
+        latency_ms=result.latency_ms,
+        outcome="terminal" if failed else "succeeded",
+        kind=_kind(result) if failed else "succeeded",
+        becomes="failed" if failed else "succeeded",
+        is_fault=failed,
+        billing="none",
+        n_prompt_tokens=result.n_prompt_tokens,
+        n_tokens=result.n_tokens,
+        error=_storable(result.error),
+        result=None if failed else result.model_dump_json(),
+    )
+
+
+def _judged(result: CompletionResult) -> CompletionResult:
+    """Nothing to read is a failure: nobody could judge it."""
+    if result.error is None and not (result.text or "").strip():
+        return result.model_copy(update={"error": f"The completion is empty (finish reason {result.finish_reason})."})
+    return result
+
+
+def _kind(result: CompletionResult) -> str:
+    if result.finish_reason == "content_filter":
+        return "content_filter"
+    return "empty" if (result.error or "").startswith("The completion is empty") else "backend_error"
+
+
+def _result(reply: Reply, latency_ms: float) -> str:
+    return CompletionResult(
+        text=reply.text,
+        n_prompt_tokens=reply.n_prompt_tokens,
+        n_tokens=reply.n_tokens,
+        latency_ms=latency_ms,
+        finish_reason=reply.finish_reason,
+    ).model_dump_json()
+
+
+def _storable(text: str | None) -> str | None:
+    """Without NUL and half characters, which no database keeps."""
+    return None if text is None else text[:PARTIAL].replace("\x00", "").encode("utf-8", "replace").decode()

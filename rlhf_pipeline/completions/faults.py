@@ -1,0 +1,174 @@
+"""What can go wrong with a call, told apart: what may pass, what never will, what closes a provider. Knows HTTP; knows no provider."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from rlhf_pipeline.completions.base import Reply
+from rlhf_pipeline.protocols import Billing, Outcome
+
+TOLD = 300  # characters kept of what a server says
+PARTIAL = 20_000  # and of a text that broke off
+DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come up to one too early
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is done about it and what it may have cost. `is_fault` counts against the item's attempts, `closes` ends the provider."""
+
+    outcome: Outcome
+    billing: Billing
+    means: str
+    is_fault: bool = True
+    closes: bool = False
+
+
+# Every state that a call can end in but success; the name stands in the ledger, in the item's row and in the asset's metadata.
+KINDS: dict[str, Kind] = {
+    "rate_limited": Kind("retryable", "none", "429: too many requests or tokens", is_fault=False),
+    "overloaded": Kind("retryable", "none", "529, or an error that says so: the provider is full", is_fault=False),
+    "conflict": Kind("retryable", "none", "409: somebody else holds a lock"),
+    "server_error": Kind("retryable", "none", "any other 5xx, and 408"),
+    "unreachable": Kind("retryable", "none", "no connection: nothing was sent"),
+    "timeout": Kind("retryable", "unknown", "no answer in time"),
+    "dropped": Kind("retryable", "unknown", "the connection ended before an answer came"),
+    "cut": Kind("retryable", "unknown", "an answer that broke off, or a stream without a finish reason"),
+    "html": Kind("retryable", "unknown", "a web page where an answer should be, as proxies send it"),
+    "invalid_utf8": Kind("retryable", "unknown", "bytes that are no text"),
+    "garbled": Kind("retryable", "unknown", "no JSON, or not that of an answer"),
+    "cancelled": Kind("retryable", "unknown", "this side gave up: the run was ended", is_fault=False),
+    "bad_request": Kind("terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"),
+    "content_filter": Kind("terminal", "metered", "stopped by the provider's filter"),
+    "refusal": Kind("terminal", "metered", "the model would not"),
+    "empty": Kind("terminal", "metered", "an answer without text"),
+    "oversized": Kind("terminal", "metered", "an answer of a megabyte or more"),
+    "unstorable": Kind("terminal", "metered", "a text with NUL or half a character, which no database keeps"),
+    "backend_error": Kind("terminal", "none", "a backend on this machine said why it could not"),
+    "wrong_key": Kind("terminal", "none", "401 or 403: the key is refused", closes=True),
+    "unknown_model": Kind("terminal", "none", "404: no such model or address", closes=True),
+    "no_credit": Kind("terminal", "none", "402, or 429 insufficient_quota: the account is empty", closes=True),
+    "long_wait": Kind("retryable", "none", "asked to wait for longer than a run waits: it is parked", is_fault=False, closes=True),
+    "budget": Kind("terminal", "none", "the next call could exceed a budget: not made", closes=True),
+    "unavailable": Kind("terminal", "none", "the provider was closed before this one's turn: not called", closes=True),
+}
+NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}  # from somebody who may not be a provider
+NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_error"}
+OVERLOADED = {"overloaded_error", "engine_overloaded"}
+
+
+def fault(kind: str, error: str, **more: Any) -> Reply:
+    """The Reply of a kind. `billing` and `wait_s` may be said otherwise."""
+    known = KINDS[kind]
+    return Reply(**{"outcome": known.outcome, "kind": kind, "billing": known.billing, "error": error, "is_fault": known.is_fault,
+                    "closes": known.closes, **more})  # fmt: skip
+
+
+def refused(status: int, said: str, code: str | None, headers: Mapping[str, str], now: datetime) -> Reply:
+    """The Reply of an HTTP status of 400 and above."""
+    wait_s = waiting_time(headers, now)
+    return fault(_kind_of(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s)
+
+
+def _kind_of(status: int, code: str | None) -> str:
+    if code in NO_CREDIT or status == 402:
+        return "no_credit"
+    if code in OVERLOADED or status == 529:
+        return "overloaded"
+    if status == 429:
+        return "rate_limited"
+    if status in (401, 403):
+        return "wrong_key"
+    if status == 404:
+        return "unknown_model"
+    if status == 409:
+        return "conflict"
+    if status == 408 or status >= 500:
+        return "server_error"
+    return "bad_request"
+
+
+def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds that a provider asks to be left alone for: `retry-after-ms`, or `Retry-After` in seconds or as a date; None if it does not.
+
+    A date is compared with the provider's own clock where it says the time: ours may have jumped.
+
+    >>> now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    >>> waiting_time({"retry-after-ms": "1500", "retry-after": "9"}, now)
+    1.5
+    >>> waiting_time({"retry-after": "Thu, 01 Jan 2026 12:00:03 GMT"}, now)
+    4.0
+    >>> waiting_time({"retry-after": "soon"}, now) is None
+    True
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after")
+    seconds = _number(said)
+    if seconds is not None or said is None:
+        return seconds
+    until = _moment(said)
+    if until is None:
+        return None
+    return max(0.0, (until - (_moment(headers.get("date", "")) or now)).total_seconds()) + DATE_SLACK_S
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds until a provider whose answer says that nothing remains lets more in; None where something remains, or nothing is said.
+
+    >>> exhausted_for({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, datetime(2026, 1, 1, tzinfo=UTC))
+    90.0
+    """
+    waits = []
+    for what in ("requests", "tokens"):
+        for left, reset in (
+            (f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"),
+            (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset"),
+        ):
+            if _number(headers.get(left)) == 0 and (wait := _until(headers.get(reset, ""), now)) is not None:
+                waits.append(wait)
+    return max(waits, default=None)
+
+
+def _until(text: str, now: datetime) -> float | None:
+    """`6m0s`, `20ms`, `1.5` or an ISO moment, as seconds from now."""
+    if (seconds := _number(text)) is not None:
+        return seconds
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
+    if parts and "".join(n + unit for n, unit in parts) == text:
+        return sum(float(n) * _UNITS[unit] for n, unit in parts)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return max(0.0, (moment - now).total_seconds()) if moment.tzinfo else None
+
+
+def told(said: object, secret: str) -> str:
+    """What a server or a client library said, on one line, short, and without the key, which some servers repeat."""
+    line = " ".join(str(said).split())
+    # Replaced before it is cut: half a key would no longer be found.
+    return (line.replace(secret, "***") if secret else line)[:TOLD]

@@ -1,0 +1,78 @@
+"""The key of a provider: from the settings, from a file, or from a file that is sealed. Knows ciphers; knows no provider and no place to leak to."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+SEALED = "gAAAA"  # how every Fernet token begins: its version, and the highest bytes of the time
+LONGEST = 10_000  # bytes of a file that may be a key
+
+
+def new_sealing_key() -> SecretStr:
+    """One at random, for `Settings.sealing_key`."""
+    from cryptography.fernet import Fernet
+
+    return SecretStr(Fernet.generate_key().decode())
+
+
+def seal(key: SecretStr, sealing_key: SecretStr | None) -> str:
+    """What to write into a file: of no use to who has the file alone (Fernet: AES-128-CBC with HMAC-SHA256)."""
+    text = key.get_secret_value().strip()
+    if not text:
+        raise ConfigurationError("An empty key cannot be sealed. Give the key that the provider issued.")
+    if sealing_key is None:
+        raise ConfigurationError("There is no sealing key. Make one with `rlhf keys new` and set RLHF_SEALING_KEY to it.")
+    return _cipher(sealing_key).encrypt(text.encode()).decode()
+
+
+def provider_key(settings: Settings) -> SecretStr | None:
+    """The key that the settings give or point at; None where they name neither. Raises ConfigurationError, with nothing of the key in it."""
+    if settings.api_key is not None or settings.api_key_file is None:
+        return settings.api_key
+    path = settings.api_key_file
+    text = _text(path)
+    if not text.startswith(SEALED):
+        return SecretStr(text)
+    if settings.sealing_key is None:
+        raise ConfigurationError(f"{path} (api_key_file) is sealed, and there is no key to open it with. Set RLHF_SEALING_KEY.")
+    from cryptography.fernet import InvalidToken
+
+    try:
+        return SecretStr(_cipher(settings.sealing_key).decrypt(text).decode())
+    except (InvalidToken, UnicodeDecodeError):
+        raise ConfigurationError(
+            f"{path} (api_key_file) was sealed with another sealing key, or damaged. Set RLHF_SEALING_KEY to the one it was sealed with, "
+            "or seal the key again."
+        ) from None
+
+
+def _text(path: Path) -> str:
+    """What stands in the file. No cause is kept: a traceback would show what was read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LONGEST + 1).decode("ascii").strip()
+    except OSError as cause:
+        raise ConfigurationError(
+            f"{path} (api_key_file) cannot be read: {cause.strerror or cause}. Name the file that holds the key, or set RLHF_API_KEY."
+        ) from None
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text) > LONGEST or len(text.split()) > 1:
+        raise ConfigurationError(f"{path} (api_key_file) does not hold one key. Write the key alone into it, on one line.")
+    return text
+
+
+def _cipher(sealing_key: SecretStr) -> "Fernet":
+    from cryptography.fernet import Fernet
+
+    try:
+        return Fernet(sealing_key.get_secret_value())
+    except ValueError:
+        raise ConfigurationError("RLHF_SEALING_KEY is no sealing key. Make one with `rlhf keys new`.") from None

@@ -1,0 +1,169 @@
+"""How fast a provider may be asked, learnt from how it answers, and what calls cost. Knows counts, seconds and money; knows no HTTP."""
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.completions.base import CompletionRequest
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.protocols import Budget
+
+LEAST = 1 / 16  # of the most that was allowed: below, a provider that refuses at random would stop everything
+BURST_S = 2.0  # seconds' worth of a rate that may be used at once
+BILLION = 1_000_000_000
+OVERHEAD = 64  # tokens that a chat template may add to a prompt
+CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, settled by what the provider counts
+
+
+class CallParams(BaseModel):
+    """How a provider is asked: how many calls at once, how often again, for how much."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    concurrency: int = Field(default=16, ge=1, le=1024, description="Calls under way at once to one provider and model")
+    requests_per_minute: float | None = Field(
+        default=None, gt=0, description="Most calls a minute to one provider and model; empty = no limit"
+    )
+    tokens_per_minute: float | None = Field(default=None, gt=0, description="Most tokens a minute, prompt and completion; empty = no limit")
+    max_attempts: int = Field(
+        default=8, ge=1, le=100, description="Attempts that may fail by the provider's fault before an item fails for good"
+    )
+    max_refusals: int = Field(default=64, ge=1, le=10_000, description="Attempts of one item that a full provider may turn away (429, 529)")
+    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds without a byte after which a call is given up")
+    backoff_s: float = Field(default=0.5, ge=0, le=60, description="Before a second attempt: at random up to this, doubling")
+    max_backoff_s: float = Field(default=30.0, ge=0, le=600, description="Up to which it doubles")
+    max_pause_s: float = Field(default=600.0, ge=0, description="A run whose provider asks to be left alone for longer is parked")
+    prompt_price: float | None = Field(default=None, ge=0, description="Price of a million prompt tokens; empty = not known")
+    completion_price: float | None = Field(default=None, ge=0, description="Price of a million completion tokens; empty = not known")
+    budget_per_run: float | None = Field(
+        default=None, ge=0, description="Most that a run may cost, in the prices' currency; empty = no limit"
+    )
+    budget_per_day: float | None = Field(default=None, ge=0, description="Most that the project may spend on a day (UTC)")
+    budget_per_provider: float | None = Field(default=None, ge=0, description="Most that the project may ever spend with a provider")
+    stream: bool = Field(default=False, description="Have texts streamed; costs about three times the CPU of whole answers")
+
+    batch: bool = Field(
+        default=False, description="Have OpenAI's Batch API make them: cheaper, within a day; the budget holds for each batch"
+    )
+    batch_poll_s: float = Field(default=30.0, gt=0, le=3600, description="Between two looks at a batch")
+
+    @property
+    def budget(self) -> Budget:
+        """Raises ConfigurationError for a budget without prices: nobody could say what it bears."""
+        limits = (self.budget_per_run, self.budget_per_day, self.budget_per_provider)
+        if any(limit is not None for limit in limits) and None in (self.prompt_price, self.completion_price):
+            raise ConfigurationError(
+                "A budget needs prices. Set prompt_price and completion_price to what the provider takes for a million tokens, or drop the budget."
+            )
+        return Budget(*(None if limit is None else int(limit * BILLION) for limit in limits))
+
+    def cost(self, n_prompt_tokens: int, n_tokens: int) -> int:
+        """Billionths of the currency, rounded up; 0 where prices are not known."""
+        price = n_prompt_tokens * (self.prompt_price or 0) + n_tokens * (self.completion_price or 0)
+        return math.ceil(round(price * 1000, 6))
+
+    def most(self, request: CompletionRequest) -> int:
+        """The most that one call for this can cost: a token is a byte at least."""
+        return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
+
+    def backoff(self, n_tries: int, rng: random.Random) -> float:
+        """Seconds before the next attempt, after `n_tries`: full jitter."""
+        return rng.uniform(0, min(self.max_backoff_s, self.backoff_s * 2 ** min(n_tries - 1, 30)))
+
+
+def prompt_bytes(request: CompletionRequest) -> int:
+    return len((request.prompt + (request.system or "")).encode("utf-8", "surrogatepass"))
+
+
+def expected_tokens(request: CompletionRequest) -> int:
+    """Of prompt and completion, for a rate: as many as there can be of the one, about as many as there are of the other."""
+    return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A call under way."""
+
+    begun: float
+    n_tokens: int
+
+
+class Bucket:
+    """So many a minute, `BURST_S` of them at once. What is taken beyond what there is has to flow in first."""
+
+    def __init__(self, per_minute: float, now: float) -> None:
+        self.per_s = per_minute / 60
+        self.room = max(1.0, self.per_s * BURST_S)
+        self.level = self.room
+        self._at = now
+
+    def wait_s(self, n: float, pace: float, now: float) -> float:
+        """Until n may be taken; more than the bucket holds may be taken when it is full."""
+        self.level = min(self.room, self.level + max(0.0, now - self._at) * self.per_s * pace)
+        self._at = now
+        return max(0.0, (min(n, self.room) - self.level) / (self.per_s * pace))
+
+    def take(self, n: float) -> None:
+        self.level -= n
+
+
+class Limiter:
+    """Of one provider and model: calls at once, calls and tokens a minute, and pauses it asked for.
+
+    What is allowed at once grows by one for as many successes as are allowed, and is halved by a refusal, once for all the calls
+    that were under way by then (additive increase, multiplicative decrease: Chiu and Jain 1989); the rates keep step.
+    """
+
+    def __init__(self, params: CallParams, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most = params.concurrency
+        self.limit = float(params.concurrency)
+        self.pace = 1.0
+        self.n_under_way = 0
+        self.not_before = 0.0
+        self._clock = clock
+        self._cut_at = -math.inf
+        rates = (params.requests_per_minute, params.tokens_per_minute)
+        self._requests, self._tokens = (None if rate is None else Bucket(rate, clock()) for rate in rates)
+
+    @property
+    def paused_s(self) -> float:
+        return max(0.0, self.not_before - self._clock())
+
+    def wait_s(self, n_tokens: int) -> float | None:
+        """0 where a call may begin now, else seconds until it is worth asking again; None: once another call has ended."""
+        if self.n_under_way >= max(1, int(self.limit)):
+            return None
+        now = self._clock()
+        waits = [max(0.0, self.not_before - now)]
+        for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
+            if bucket is not None:
+                waits.append(bucket.wait_s(n, self.pace, now))
+        return max(waits)
+
+    def begin(self, n_tokens: int) -> Ticket:
+        self.n_under_way += 1
+        for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
+            if bucket is not None:
+                bucket.take(n)
+        return Ticket(self._clock(), n_tokens)
+
+    def end(self, ticket: Ticket, *, n_used: int | None, is_refused: bool, is_success: bool) -> None:
+        """A call ended; `n_used` tokens are what it came to, where that is known."""
+        self.n_under_way -= 1
+        if self._tokens is not None and n_used is not None:
+            self._tokens.take(n_used - ticket.n_tokens)
+        if is_refused and ticket.begun > self._cut_at:
+            self.limit = max(1.0, self.most * LEAST, self.limit / 2)
+            self.pace = max(LEAST, self.pace / 2)
+            self._cut_at = self._clock()
+        elif is_success:
+            self.limit = min(float(self.most), self.limit + 1 / self.limit)
+            self.pace = min(1.0, self.pace + 1 / (4 * self.most))
+
+    def pause(self, seconds: float) -> None:
+        """Nobody asks this provider before then."""
+        self.not_before = max(self.not_before, self._clock() + seconds)

@@ -1,0 +1,192 @@
+"""The null ledger: work noted in memory alone, for one process. Implements protocols.WorkLedger; knows no database."""
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from rlhf_pipeline.protocols import (
+    Attempt,
+    Budget,
+    Claim,
+    CompletionCache,
+    ItemState,
+    Lane,
+    Settled,
+    Spending,
+    Turn,
+    WorkItem,
+)
+
+
+class MemoryCache:
+    """A CompletionCache of one process."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+
+    def get_many(self, keys: Sequence[str]) -> Mapping[str, str]:
+        return {key: self._entries[key] for key in keys if key in self._entries}
+
+    def put_many(self, entries: Mapping[str, str]) -> None:
+        self._entries.update(entries)
+
+
+@dataclass
+class _Row:
+    item: WorkItem
+    state: ItemState = "open"
+    kind: str | None = None
+    error: str | None = None
+    n_attempts: int = 0
+    n_faults: int = 0
+    is_cached: bool = False
+    not_before: datetime | None = None
+
+
+class MemoryLedger:
+    """One run at a time; what a killed process had done is lost, but for what its cache kept."""
+
+    def __init__(self, cache: CompletionCache | None = None) -> None:
+        self._cache = cache or MemoryCache()
+        self._rows: dict[int, _Row] = {}
+        self._open: dict[Lane, deque[_Row]] = {}
+        self._leased: dict[int, _Row] = {}
+        self._spent: dict[Lane, Spending] = {}
+        self._lock = threading.Lock()
+
+    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+        have = self._cache.get_many([item.cache_key for item in items])
+        self._rows = {item.item_no: _Row(item) for item in items}
+        self._open, self._leased = defaultdict(deque), {}
+        for row in sorted(self._rows.values(), key=lambda row: row.item.position):
+            if row.item.cache_key in have:
+                row.state, row.is_cached = "succeeded", True
+            else:
+                self._open[_lane(row)].append(row)
+
+    def turn(
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> Turn:
+        now = datetime.fromtimestamp(time.time(), UTC)
+        with self._lock:
+            self._cache.put_many({a.cache_key: a.result for a in attempts if a.result is not None})
+            for attempt in attempts:
+                self._settle(attempt)
+            from_cache: list[int] = []
+            over: dict[Lane, str] = {}
+            claimed = {lane: self._claim(lane, n, budget, now, from_cache, over) for lane, n in wanted.items()}
+            if all(len(claimed[lane]) >= n for lane, n in wanted.items()):
+                return Turn(claimed, from_cache, over)
+            left = [row for lane in wanted for row in self._open[lane]]
+            due = min((row.not_before for row in left if row.not_before), default=None)
+            due_s = None if due is None else max(0.0, (due - now).total_seconds())
+            return Turn(claimed, from_cache, over, n_open=len(left), n_leased=0, due_s=due_s)
+
+    def _settle(self, a: Attempt) -> None:
+        row = self._leased.pop(a.item_no)
+        row.state, row.not_before = a.becomes, a.not_before
+        row.kind, row.error = (None, None) if a.becomes == "succeeded" else (a.kind, a.error)
+        row.n_attempts += 1
+        row.n_faults += a.is_fault
+        if row.state == "open":
+            self._open[_lane(row)].append(row)
+        spent = self._spent.get(_lane(row), Spending())
+        is_unknown = a.billing == "unknown"
+        self._spent[_lane(row)] = replace(
+            spent,
+            n_calls=spent.n_calls + 1,
+            n_unknown=spent.n_unknown + is_unknown,
+            n_prompt_tokens=spent.n_prompt_tokens + a.n_prompt_tokens,
+            n_tokens=spent.n_tokens + a.n_tokens,
+            cost=spent.cost + (0 if is_unknown else a.cost),
+            cost_unknown=spent.cost_unknown + (a.cost if is_unknown else 0),
+        )
+
+    def _claim(self, lane: Lane, n: int, budget: Budget, now: datetime, from_cache: list[int], over: dict[Lane, str]) -> list[Claim]:
+        waiting, aside, taken = self._open[lane], list[_Row](), list[Claim]()
+        under_way = {row.item.cache_key for row in self._leased.values()}
+        while waiting and len(taken) < n:
+            row = waiting.popleft()
+            if row.item.cache_key in under_way or (row.not_before is not None and row.not_before > now):
+                aside.append(row)
+                continue
+            if self._cache.get_many([row.item.cache_key]):
+                row.state, row.is_cached = "succeeded", True
+                from_cache.append(row.item.item_no)
+                continue
+            left, reserved = self._left(budget, lane)
+            if left is not None and row.item.reserve > left:
+                aside.append(row)
+                if not reserved:
+                    over[lane] = f"{left / 1e9:.6g} are left of a budget; one more call may cost {row.item.reserve / 1e9:.6g}"
+                break
+            row.state, row.not_before = "leased", None
+            self._leased[row.item.item_no] = row
+            under_way.add(row.item.cache_key)
+            taken.append(Claim(row.item.item_no, row.n_attempts, row.n_faults))
+        waiting.extendleft(reversed(aside))
+        return taken
+
+    def _left(self, budget: Budget, lane: Lane) -> tuple[int | None, int]:
+        """The least that any budget leaves, and what calls under way hold of it."""
+        if not budget.is_set:
+            return None, 0
+        everything = sum(spent.cost + spent.cost_unknown for spent in self._spent.values())
+        reserved = sum(row.item.reserve for row in self._leased.values())
+        limits = [(most - everything - reserved, reserved) for most in (budget.run, budget.day) if most is not None]
+        if budget.provider is not None:
+            paid = sum(spent.cost + spent.cost_unknown for (provider, _), spent in self._spent.items() if provider == lane[0])
+            held = sum(row.item.reserve for row in self._leased.values() if row.item.provider == lane[0])
+            limits.append((budget.provider - paid - held, held))
+        return min(limits)
+
+    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
+        with self._lock:
+            stopped = list(self._open[lane])
+            self._open[lane].clear()
+            for row in stopped:
+                row.state, row.kind, row.error = "failed", kind, error
+            return [row.item.item_no for row in stopped]
+
+    def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
+        with self._lock:
+            for item_no in list(self._leased) if items is None else items:
+                if (row := self._leased.pop(item_no, None)) is not None:
+                    row.state = "open"
+                    self._open[_lane(row)].appendleft(row)
+
+    def reopen(self, run_id: str, items: Sequence[int]) -> None:
+        with self._lock:
+            for item_no in items:
+                row = self._rows[item_no]
+                row.state, row.is_cached = "open", False
+                self._open[_lane(row)].append(row)
+
+    def settled(self, run_id: str) -> list[Settled]:
+        return [Settled(n, row.state, row.kind, row.error, row.n_attempts, row.is_cached) for n, row in sorted(self._rows.items())]
+
+    def results(self, keys: Sequence[str]) -> Mapping[str, str]:
+        return self._cache.get_many(keys)
+
+    def spent(self, run_id: str) -> Mapping[Lane, Spending]:
+        return dict(self._spent)
+
+    def park(self, run_id: str, until: datetime, why: str) -> None:
+        """Nothing is kept, nor is there anybody who would go on."""
+
+    def end(self, run_id: str) -> None:
+        """Nothing is kept."""
+
+
+def _lane(row: _Row) -> Lane:
+    return row.item.provider, row.item.model

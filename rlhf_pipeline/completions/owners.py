@@ -1,0 +1,34 @@
+"""Who holds a claim, and whether they still live. Knows processes of this host; knows no ledger."""
+
+import os
+import socket
+from functools import cache
+from itertools import count
+
+_number = count()
+
+
+@cache
+def _process(pid: int) -> str:
+    """Host, number and begin of a process: numbers come again."""
+    import psutil
+
+    return f"{socket.gethostname()}/{pid}/{psutil.Process(pid).create_time():.2f}"
+
+
+def new_owner() -> str:
+    """A name for one worker, from which `is_dead` tells whether its process still lives."""
+    return f"{_process(os.getpid())}/{next(_number)}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether the process of an owner on this host has ended. Of other hosts nothing is known: their leases run out."""
+    import psutil
+
+    host, pid, begin, _ = owner.rsplit("/", 3)
+    if host != socket.gethostname():
+        return False
+    try:
+        return bool(abs(psutil.Process(int(pid)).create_time() - float(begin)) > 1)
+    except psutil.NoSuchProcess:
+        return True

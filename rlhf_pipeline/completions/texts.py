@@ -1,0 +1,42 @@
+"""A completion backend as a text generator: what writes prompts, judges them, or completes one twice. Knows requests; knows no prompts."""
+
+from collections.abc import Sequence
+
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest
+from rlhf_pipeline.records import content_hash, content_id
+
+
+class BackendTexts:
+    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why not is counted in `failures_`."""
+
+    def __init__(self, backend: CompletionBackend, *, temperature: float = 1.0, top_p: float = 0.95, max_tokens: int = 400) -> None:
+        self._backend = backend
+        self._temperature = temperature
+        self._top_p = top_p
+        self._max_tokens = max_tokens
+        self.failures_: dict[str, int] = {}
+
+    def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]:
+        """One text an instruction, in their order. Raises BackendUnavailable where nothing can be completed at all."""
+        return [text or "" for text in self._complete(instructions, seed)]
+
+    def complete_twice(self, prompts: Sequence[str], seed: int) -> list[tuple[str, str] | None]:
+        """Two completions of each prompt; None where one failed, was empty, or both are the same: such two cannot be compared."""
+        both = self._complete([*prompts, *prompts], seed)
+        pairs = zip(both[: len(prompts)], both[len(prompts) :], strict=True)
+        return [(a, b) if a and b and a != b else None for a, b in pairs]
+
+    def _complete(self, texts: Sequence[str], seed: int) -> list[str | None]:
+        requests = [
+            CompletionRequest(
+                prompt_id=content_id("text", text), prompt=text, temperature=self._temperature, top_p=self._top_p, sample_index=i,
+                seed=int(content_hash(seed, i)[:7], 16), max_tokens=self._max_tokens,
+            )
+            for i, text in enumerate(texts)
+        ]  # fmt: skip
+        made: list[str | None] = []
+        for result in self._backend.complete(requests):
+            if result.error is not None:
+                self.failures_[result.error] = self.failures_.get(result.error, 0) + 1
+            made.append(None if result.error is not None else result.text)
+        return made

@@ -1,0 +1,101 @@
+"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2's errors and JSON; knows no provider's shapes."""
+
+import json
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+
+from rlhf_pipeline.completions.base import Reply
+from rlhf_pipeline.completions.faults import fault, told
+
+LONGEST_ANSWER = 1_000_000  # bytes
+CUT_OFF = "without sending complete message body"  # what httpx2 says of an answer that broke off
+
+
+@cache
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What a call can end in before, within or instead of an answer."""
+    import httpx2
+
+    return (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
+
+
+async def rest_of(answer: Any) -> bytes:
+    """What a refusal says, whether or not it was read yet; nothing where that fails too."""
+    try:
+        return bytes(await answer.aread())
+    except transport_errors():
+        return b""
+
+
+def lost(cause: BaseException, where: str, secret: str, *, partial: str | None = None) -> Reply:
+    """The Reply to a call that ended in an error of the transport."""
+    import httpx2
+
+    said = told(f"{type(cause).__name__}: {cause}", secret)
+    if partial is not None:
+        return fault("cut", f"{where} broke off its answer ({said})", partial=partial)
+    if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
+        return fault("unreachable", f"{where} cannot be reached ({said})")
+    if isinstance(cause, httpx2.TimeoutException):
+        return fault("timeout", f"{where} gave no answer in time ({said})")
+    if isinstance(cause, httpx2.RemoteProtocolError) and CUT_OFF in str(cause):
+        return fault("cut", f"{where} broke off its answer ({said})")
+    if isinstance(cause, httpx2.TransportError):
+        return fault("dropped", f"{where} ended the connection before it answered ({said})")
+    return fault("garbled", f"{where} sent what cannot be read ({said})")
+
+
+def parsed(content: bytes, content_type: str, where: str, secret: str) -> dict[str, Any] | Reply:
+    """The JSON object in an answer, or the fault that it is none."""
+    if len(content) >= LONGEST_ANSWER:
+        return fault("oversized", f"{where} sent {len(content):,} bytes; {LONGEST_ANSWER:,} are the most that is taken. Lower max_tokens.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as cause:
+        return fault("invalid_utf8", f"{where} sent bytes that are no UTF-8 ({cause.reason} at byte {cause.start})")
+    if "html" in content_type or text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
+        return fault("html", f"{where} sent a web page, no completion: {told(text, secret)!r}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        return fault("garbled", f"{where} sent no whole JSON ({told(cause, secret)})")
+    if not isinstance(value, dict):
+        return fault("garbled", f"{where} did not send a completion but {told(text, secret)!r}")
+    return value
+
+
+async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a stream of server-sent events. Raises ValueError for one that is none."""
+    async for line in lines:
+        if line.startswith("data:") and (data := line[5:].strip()) and data != "[DONE]":
+            event = json.loads(data)
+            if isinstance(event, dict):
+                yield event
+
+
+def completed(text: str, reason: str, n_prompt_tokens: int, n_tokens: int, status: int, model: str, *, is_told: bool) -> Reply:
+    """The Reply to a whole answer: its text, unless there is none that could be read or kept. `is_told`: the provider counted tokens."""
+    counted: dict[str, Any] = {"n_prompt_tokens": n_prompt_tokens, "n_tokens": n_tokens, "status": status}
+    # Without its count nobody knows what the provider will bill.
+    counted["billing"] = "metered" if is_told else "unknown"
+    if reason == "content_filter":
+        return fault("content_filter", f"{model} stopped by its content filter.", finish_reason=reason, **counted)
+    if not text.strip():
+        return fault("empty", f"{model} sent an empty completion (finish reason {reason}).", **counted)
+    if "\x00" in text or not _is_whole(text):
+        return fault("unstorable", f"{model} sent a text with NUL or half a character, which no database keeps.", **counted)
+    return Reply(outcome="succeeded", kind="succeeded", text=text, finish_reason=reason, **counted)
+
+
+def count_of(value: object) -> int:
+    """A number of tokens as told, 0 for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,396 @@
+"""Work of a ledger done: calls to providers side by side, batches on this machine. Knows ledgers and backends by protocol; knows no store."""
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, is_last
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend, Reply, WatchableBackend
+from rlhf_pipeline.completions.faults import NO_ANSWER, fault
+from rlhf_pipeline.completions.limits import CallParams, Limiter, Ticket, expected_tokens
+from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.owners import is_dead, new_owner
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, StoreError
+from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.records import content_hash, utc_now
+
+TICK_S = 0.025  # between two turns of the ledger: what ends meanwhile shares a transaction
+LONGEST_SLEEP_S = 5.0  # without a turn: leases are renewed in turns
+AT_HAND = 8  # items of a lane, however few of them may be under way at once
+LOOK_S = 0.5  # at items that another process has under way
+WRITE_AGAIN_S = (0.2, 1.0, 3.0)  # waits before a turn that the store refused is tried again
+NOTHING = Budget()
+
+T = TypeVar("T")
+OnItem = Callable[[int, str | None], None]  # told pieces of an item's text; None: its stream broke off, what came does not count
+
+
+@dataclass
+class Work:
+    """Items of one run, all of whose requests are at hand. `told` hears of each that is settled, with its error or none."""
+
+    run_id: str
+    ledger: WorkLedger
+    items: Sequence[WorkItem]
+    requests: Sequence[CompletionRequest]
+    params: CallParams
+    left: set[int]
+    told: Callable[[], None] = lambda: None
+    n_failed: int = 0
+    parked: set[int] = field(default_factory=set)
+    parked_until: datetime | None = None
+    owner: str = field(default_factory=new_owner)
+
+    def settle(self, item_no: int, *, failed: bool = False) -> None:
+        if item_no in self.left:
+            self.left.discard(item_no)
+            self.n_failed += failed
+
+    def park(self, lane: Lane, until: datetime) -> None:
+        """Leave what is open in a lane for another time."""
+        mine = {n for n in self.left if (self.items[n].provider, self.items[n].model) == lane}
+        self.left -= mine
+        self.parked |= mine
+        self.parked_until = max(until, self.parked_until or until)
+
+    def stop(self, lane: Lane, kind: str, error: str) -> None:
+        """Fail what is left of a lane, uncalled."""
+        for item_no in self.ledger.stop(self.run_id, lane, kind, error):
+            self.settle(item_no, failed=True)
+
+
+@dataclass
+class _Lane:
+    key: Lane
+    backend: HostedBackend
+    limiter: Limiter
+    queue: deque[Claim] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: Reply | None = None
+    parked_until: datetime | None = None
+    is_stopped: bool = False
+
+    @property
+    def room(self) -> int:
+        """How many more to have at hand: as many as may be under way, so that nobody waits for a transaction."""
+        if self.closed is not None or self.limiter.paused_s > 0:
+            return 0
+        return max(0, max(int(self.limiter.limit), min(self.limiter.most, AT_HAND)) - len(self.queue))
+
+
+class HostedWork:
+    """Everything of `work` that is behind a network, one lane for each provider and model: a lane that waits keeps no other waiting."""
+
+    def __init__(
+        self,
+        work: Work,
+        backends: Mapping[Lane, HostedBackend],
+        *,
+        rng: random.Random | None = None,
+        on_text: OnItem | None = None,
+    ) -> None:
+        self.work = work
+        self._lanes = {lane: _Lane(lane, backend, Limiter(work.params)) for lane, backend in backends.items()}
+        self._budget = work.params.budget
+        self._rng = rng or random.Random()
+        self._on_text = on_text if on_text is not None or not work.params.stream else _unheard
+        self._attempts: list[Attempt] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._broken: BaseException | None = None
+
+    @property
+    def closed(self) -> dict[Lane, Reply]:
+        """Lanes that were closed, and why."""
+        return {key: lane.closed for key, lane in self._lanes.items() if lane.closed is not None}
+
+    async def run(self) -> None:
+        """Until nothing is left. Raises StoreError where the ledger refuses for seconds on end; what was under way is then lost."""
+        clerk = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        dispatchers = [asyncio.create_task(self._dispatch(lane)) for lane in self._lanes.values()]
+        try:
+            await self._keep_books(clerk)
+        finally:
+            for task in (*dispatchers, *self._calls):
+                task.cancel()
+            await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
+            with suppress(StoreError):  # what cannot be said now is found out when the leases end
+                attempts, self._attempts = self._attempts, []
+                await self._in(clerk, self._turn, attempts, {})
+                await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner)
+            for lane in self._lanes.values():
+                await lane.backend.close()
+            clerk.shutdown()
+
+    # --- the ledger ------------------------------------------------------------------------------------------------------------------
+
+    async def _keep_books(self, clerk: ThreadPoolExecutor) -> None:
+        while self.work.left:
+            await self._stop_closed(clerk)
+            attempts, self._attempts = self._attempts, []
+            wanted = {key: lane.room for key, lane in self._lanes.items()}
+            turn = await self._turned(clerk, attempts, wanted)
+            for attempt in attempts:
+                if attempt.becomes != "open":
+                    self.work.settle(attempt.item_no, failed=attempt.becomes == "failed")
+            for item_no in turn.from_cache:
+                self.work.settle(item_no)
+            for key, claims in turn.claimed.items():
+                self._lanes[key].queue.extend(claims)
+                self._lanes[key].changed.set()
+            for key, reason in turn.over_budget.items():
+                await self._in(clerk, self.work.stop, key, "budget", f"Not called: {reason}. Raise the budget and run again.")
+            self.work.told()
+            if self._broken is not None:
+                raise self._broken
+            if not self.work.left:
+                return
+            if turn.n_open == turn.n_leased == 0 and not (
+                self._calls or self._attempts or any(lane.queue for lane in self._lanes.values())
+            ):
+                return  # another process settled the rest
+            await self._sleep(turn, wanted)
+
+    async def _sleep(self, turn: Turn, wanted: Mapping[Lane, int]) -> None:
+        """Until there is something to note or to claim; a tick at least."""
+        # More may be there than was wanted then: a pause is over, or what was claimed is under way already.
+        is_hungry = turn.n_open is None and any(lane.room > wanted[key] for key, lane in self._lanes.items())
+        waits = [LONGEST_SLEEP_S, *(lane.limiter.paused_s for lane in self._lanes.values() if lane.limiter.paused_s > 0)]
+        if turn.due_s is not None:
+            waits.append(turn.due_s)
+        if turn.n_leased:
+            waits.append(LOOK_S)
+        is_closing = any(lane.closed is not None and not lane.is_stopped for lane in self._lanes.values()) and not self._calls
+        if not (self._attempts or is_closing or is_hungry):
+            await _either(self._wake, min(waits))
+        await asyncio.sleep(TICK_S)
+        self._wake.clear()
+
+    async def _stop_closed(self, clerk: ThreadPoolExecutor) -> None:
+        for lane in self._lanes.values():
+            if lane.closed is not None and not lane.is_stopped:
+                lane.is_stopped = not self._calls and not self._attempts  # what is under way may come back open
+                waiting = [claim.item_no for claim in lane.queue]
+                lane.queue.clear()
+                await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
+                if lane.parked_until is None:
+                    await self._in(clerk, self.work.stop, lane.key, "unavailable", f"Not called: {lane.closed.error}")
+                elif lane.is_stopped:
+                    self.work.park(lane.key, lane.parked_until)
+
+    async def _turned(self, clerk: ThreadPoolExecutor, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]) -> Turn:
+        for wait_s in (*WRITE_AGAIN_S, None):
+            try:
+                return await self._in(clerk, self._turn, attempts, wanted)
+            except StoreError:
+                if wait_s is None:
+                    raise
+            await asyncio.sleep(wait_s or 0)
+        raise AssertionError("unreachable")
+
+    def _turn(self, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]) -> Turn:
+        return self.work.ledger.turn(self.work.run_id, self.work.owner, attempts, wanted, self._budget, is_dead=is_dead)
+
+    async def _in(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
+        # Shielded: what was handed over is written, also where this run is ended meanwhile; the clerk does one thing after the other.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(clerk, partial(do, *args)))
+
+    # --- calls -----------------------------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, lane: _Lane) -> None:
+        """Begin a call whenever the lane's limits allow."""
+        while True:
+            lane.changed.clear()
+            wait_s: float | None = None
+            if lane.queue and lane.closed is None:
+                n_tokens = expected_tokens(self.work.requests[lane.queue[0].item_no])
+                wait_s = lane.limiter.wait_s(n_tokens)
+                if wait_s == 0:
+                    ticket = lane.limiter.begin(n_tokens)
+                    call = asyncio.create_task(self._call(lane, lane.queue.popleft(), ticket))
+                    self._calls.add(call)
+                    call.add_done_callback(self._calls.discard)
+                    if len(lane.queue) < lane.limiter.limit / 2:
+                        self._wake.set()
+                    continue
+            await _either(lane.changed, wait_s)
+
+    async def _call(self, lane: _Lane, claim: Claim, ticket: Ticket) -> None:
+        request = self.work.requests[claim.item_no]
+        while (wait_s := lane.limiter.paused_s) > 0:  # another's refusal was read since this call was let go
+            await asyncio.sleep(wait_s)
+        started_at, began = utc_now(), perf_counter()
+        reply = fault("cancelled", "The run was ended during this call; whether it is billed is not known.")
+        try:
+            reply = await lane.backend.call(request, None if self._on_text is None else partial(self._on_text, claim.item_no))
+        except Exception as bug:  # noqa: BLE001  the ledger's loop raises it, where it is not lost
+            self._broken = bug
+        finally:
+            n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
+            is_full = reply.kind in ("rate_limited", "overloaded")
+            lane.limiter.end(ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded")
+            reply = self._heed(lane, claim, reply)
+            if self._on_text is not None and reply.partial:
+                self._on_text(claim.item_no, None)
+            latency_ms = (perf_counter() - began) * 1000
+            item = self.work.items[claim.item_no]
+            self._attempts.append(attempt_of(item, claim, request, reply, self.work.params, started_at, latency_ms, self._rng))
+            lane.changed.set()
+            self._wake.set()
+
+    def _heed(self, lane: _Lane, claim: Claim, reply: Reply) -> Reply:
+        """Leave a provider alone that asks for it, and close one that will refuse everything."""
+        params = self.work.params
+        wait_s = None if reply.closes else reply.wait_s
+        if wait_s is not None and wait_s > params.max_pause_s and reply.outcome == "retryable":
+            reply = fault(
+                "long_wait",
+                f"{lane.key[0]} asks to be left alone for {wait_s:,.0f} s; a run waits {params.max_pause_s:,.0f} s at most (max_pause_s).",
+                status=reply.status,
+                wait_s=wait_s,
+            )
+            if lane.closed is None or lane.parked_until is not None:
+                lane.parked_until = max(utc_now() + timedelta(seconds=wait_s), lane.parked_until or utc_now())
+        elif wait_s is not None:
+            lane.limiter.pause(min(wait_s, params.max_pause_s))
+        if reply.closes:
+            lane.closed = lane.closed or reply
+        elif reply.kind in NO_ANSWER and not lane.backend.has_answered and is_last(claim, reply, self.work.params):
+            lane.closed = lane.closed or fault(
+                "unavailable",
+                f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. "
+                "Start the server or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
+            )
+        return reply
+
+
+async def _either(event: asyncio.Event, wait_s: float | None) -> None:
+    """Until something happens or the time is over."""
+    # Not wait_for: Python 3.11's swallows a cancellation that comes while the event does, and the task goes on for ever.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+
+
+def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batch_size: int, on_text: OnItem | None = None) -> None:
+    """Everything of `work` that a backend on this machine makes. Raises what the backend raises, after noting what was made by then."""
+    attempts: list[Attempt] = []
+    while True:
+        turn = work.ledger.turn(work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
+        for attempt in attempts:
+            work.settle(attempt.item_no, failed=attempt.becomes == "failed")
+        for item_no in turn.from_cache:
+            work.settle(item_no)
+        if attempts or turn.from_cache:
+            work.told()
+        claims = turn.claimed[lane]
+        if not claims:
+            if not turn.n_open and not turn.n_leased:
+                return
+            threading.Event().wait(LOOK_S)  # somebody else has the rest under way
+            attempts = []
+            continue
+        attempts = []
+        try:
+            _complete_batch(work, backend, lane, claims, attempts, on_text)
+        except BaseException:
+            with suppress(StoreError):
+                work.ledger.turn(work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+                work.ledger.release(work.run_id, work.owner)
+            raise
+
+
+def _complete_batch(
+    work: Work, backend: CompletionBackend, lane: Lane, claims: Sequence[Claim], attempts: list[Attempt], on_text: OnItem | None
+) -> None:
+    """Puts an attempt for each claim into `attempts` as it comes."""
+    requests = [work.requests[claim.item_no] for claim in claims]
+    started_at = utc_now()
+    results = backend.complete(requests) if on_text is None else _watched(backend, requests, claims, on_text)
+    for claim, result in zip(claims, results, strict=False):
+        attempts.append(attempt_here(work.items[claim.item_no], result, started_at))
+    if len(attempts) < len(claims) or next(results, None) is not None:
+        raise CompletionError(f"Backend {backend.name} did not give one result for each of {len(claims)} requests. Mend its complete().")
+
+
+def _watched(
+    backend: CompletionBackend, requests: Sequence[CompletionRequest], claims: Sequence[Claim], on_text: OnItem
+) -> Iterator[CompletionResult]:
+    """Results whose texts are told: while they are made by a backend that can, else at once."""
+    if isinstance(backend, WatchableBackend):
+        yield from backend.stream(requests, lambda row, piece: on_text(claims[row].item_no, piece))
+        return
+    for claim, result in zip(claims, results := backend.complete(requests), strict=False):
+        if result.text:
+            on_text(claim.item_no, result.text)
+        yield result
+    yield from results  # one too many is for the caller to refuse
+
+
+def _unheard(item_no: int, piece: str | None) -> None:
+    """Streams that nobody watches."""
+
+
+def answers(backend: HostedBackend, requests: Sequence[CompletionRequest], params: CallParams) -> Iterator[CompletionResult]:
+    """`complete` of a hosted backend: without a ledger that outlives it, in the order of the requests."""
+    lane = (backend.provider, backend.model)
+    items = [
+        WorkItem(
+            item_no=i,
+            position=i,
+            prompt_id=request.prompt_id,
+            provider=lane[0],
+            model=lane[1],
+            sample_index=request.sample_index,
+            params="{}",
+            cache_key=content_hash(request.model_dump(exclude={"prompt_id"})),
+            reserve=0,
+            is_metered=True,
+        )
+        for i, request in enumerate(requests)
+    ]
+    ledger = MemoryLedger()
+    ledger.start("", items, asset="", record="")
+    work = Work("", ledger, items, requests, params, set(range(len(items))))
+    closed = run_hosted(work, {lane: backend})
+    if closed:
+        raise BackendUnavailable(str(closed[lane].error))
+    made = ledger.results([item.cache_key for item in items])
+    for item, settled in zip(items, ledger.settled(""), strict=True):
+        if settled.state == "succeeded":
+            yield CompletionResult.from_json(made[item.cache_key])
+        else:
+            reason = "content_filter" if settled.kind == "content_filter" else "error"
+            yield CompletionResult.failed(settled.error or "", finish_reason=reason)
+
+
+def run_hosted(
+    work: Work, backends: Mapping[Lane, HostedBackend], *, rng: random.Random | None = None, on_text: OnItem | None = None
+) -> dict[Lane, Reply]:
+    """All of it, in an event loop of its own; the lanes that were closed."""
+
+    async def run() -> dict[Lane, Reply]:
+        hosted = HostedWork(work, backends, rng=rng, on_text=on_text)
+        await hosted.run()
+        return hosted.closed
+
+    return in_a_loop(run)
+
+
+def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of a coroutine; where this thread runs a loop already, as in a notebook, in another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())  # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: in_a_loop(make)).result()

@@ -1,0 +1,204 @@
+"""Rules that every prompt of a run must keep: length, terms, topic, language. Knows texts; knows no source of prompts.
+
+Each rule gives a reason in words where it is broken, with the parameter to change. Language is told by py3langid (Lui and Baldwin
+2012), topic by the cosine of two embeddings, made by whatever encoder is handed in.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from rlhf_pipeline.errors import PromptError
+
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+
+MAX_PROMPT_BYTES = 100_000
+# py3langid tells 97 and more apart, dialects among them, and takes a short English question for Nigerian Pidgin now and then (1 of the
+# 54 shipped instructions). Among these none was mistaken.
+LANGUAGES = (
+    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it", "ja", "ko", "lt",
+    "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi", "zh",
+)  # fmt: skip
+LEAST_LETTERS = 8  # of a shorter text no language can be told
+# Thai to Khmer, kana, ideographs and Hangul: written without blanks, or with endings, so that a term stands within other signs.
+UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]"
+REMEMBERED = 20_000  # similarities to the topic, so that no text is embedded twice in a row of questions about it
+
+
+class Broken(NamedTuple):
+    """A rule that a prompt breaks, and the reason in words."""
+
+    rule: str
+    reason: str
+
+
+class ConstraintParams(BaseModel):
+    """What every prompt must keep; by default everything may pass."""
+
+    min_chars: int = Field(1, description="Least characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
+    max_chars: int = Field(MAX_PROMPT_BYTES, description="Most characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
+    must: list[str] = Field([], description="Terms that every prompt holds, as whole words in any case and any form of Unicode")
+    must_not: list[str] = Field([], description="Terms that no prompt holds, as whole words in any case and any form of Unicode")
+    language: str = Field("", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any")
+    topic: str = Field("", description="What every prompt is about, in a few words; empty = anything")
+    min_topic_similarity: float = Field(0.3, description="Least cosine of the embeddings of prompt and topic", ge=-1, le=1)
+
+    @field_validator("must", "must_not")
+    @classmethod
+    def _terms(cls, terms: list[str]) -> list[str]:
+        if any(not term.strip() for term in terms):
+            raise ValueError("a term is empty; leave it out")
+        return terms
+
+    @field_validator("language")
+    @classmethod
+    def _known(cls, language: str) -> str:
+        if language and language not in LANGUAGES:
+            raise ValueError(f"unknown language {language!r}; known: {', '.join(LANGUAGES)}")
+        return language
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> Any:
+        if self.min_chars > self.max_chars:
+            raise ValueError(f"min_chars {self.min_chars} is above max_chars {self.max_chars}")
+        both = sorted({_folded(t) for t in self.must} & {_folded(t) for t in self.must_not})
+        if both:
+            raise ValueError(f"{both} must stand and must not stand in every prompt")
+        return self
+
+
+class Constraints:
+    """The rules of `params`, ready to be asked. Raises PromptError where a topic is named and nothing can embed it."""
+
+    def __init__(self, params: ConstraintParams, embed: Embed | None = None) -> None:
+        if params.topic and embed is None:
+            raise PromptError(f"The topic {params.topic!r} needs a sentence encoder, and none was handed in. Hand one in as `embed`.")
+        self._params = params
+        self._must = {term: _pattern(term) for term in params.must}
+        self._must_not = {term: _pattern(term) for term in params.must_not}
+        self._embed = embed if params.topic else None
+        self._topic = embed([params.topic])[0] if params.topic and embed is not None else None
+        self._similarities: dict[str, float] = {}
+
+    def broken(self, text: str) -> Broken | None:
+        """The first rule that `text` breaks, the cheap ones first; None where it keeps all."""
+        return self._but_topic(text) or self._topic_of(text)
+
+    def foresee(self, texts: Iterable[str]) -> None:
+        """Embeds at once what `broken` will be asked of, several times faster than one by one; nothing where no topic is asked for."""
+        if self._embed is None:
+            return
+        new = [text for text in dict.fromkeys(texts) if text not in self._similarities and self._but_topic(text) is None]
+        if not new:
+            return
+        for text, vector in zip(new, self._embed(new), strict=True):
+            # An embedding depends on its batch in the sixth digit; no verdict should.
+            self._similarities[text] = round(float(vector @ self._topic), 4)
+        while len(self._similarities) > max(REMEMBERED, len(new)):
+            del self._similarities[next(iter(self._similarities))]
+
+    def _but_topic(self, text: str) -> Broken | None:
+        return unusable(text) or self._length(text) or self._terms(text) or self._language(text)
+
+    def _length(self, text: str) -> Broken | None:
+        if len(text) < self._params.min_chars:
+            return Broken("length", f"{len(text):,} characters, at least {self._params.min_chars:,} are asked for (min_chars)")
+        if len(text) > self._params.max_chars:
+            return Broken("length", f"{len(text):,} characters, at most {self._params.max_chars:,} are asked for (max_chars)")
+        return None
+
+    def _terms(self, text: str) -> Broken | None:
+        if not (self._must or self._must_not):
+            return None
+        text = _folded(text)
+        for term, pattern in self._must.items():
+            if not pattern.search(text):
+                return Broken("must", f"{term!r} is not in it, as every prompt must have it (must)")
+        for term, pattern in self._must_not.items():
+            if pattern.search(text):
+                return Broken("must_not", f"{term!r} is in it, as no prompt may have it (must_not)")
+        return None
+
+    def _language(self, text: str) -> Broken | None:
+        wanted = self._params.language
+        if not wanted:
+            return None
+        found = language_of(text)
+        if found is None:
+            return Broken("language", f"too few letters to tell a language, {wanted} is asked for (language)")
+        return None if found == wanted else Broken("language", f"it reads as {found}, {wanted} is asked for (language)")
+
+    def _topic_of(self, text: str) -> Broken | None:
+        if self._embed is None:
+            return None
+        self.foresee([text])
+        cosine = self._similarities[text]
+        least = self._params.min_topic_similarity
+        if cosine >= least:
+            return None
+        return Broken(
+            "topic", f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is asked for (topic, min_topic_similarity)"
+        )
+
+
+def unusable(text: str) -> Broken | None:
+    """Why no prompt may be this text, whatever is asked for: empty, over the limit, or what a database cannot keep."""
+    if not text.strip():
+        return Broken("empty", "the prompt is empty. Give every row a text")
+    if (why := unstorable(text)) is not None:
+        return Broken("text", f"the prompt {why}")
+    size = len(text.encode())
+    if size > MAX_PROMPT_BYTES:
+        return Broken("size", f"the prompt has {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}. Shorten or drop it")
+    return None
+
+
+def unstorable(text: str) -> str | None:
+    """What in a text no file or database can keep, with the cure.
+
+    >>> unstorable("tea"), unstorable("t\\0a")
+    (None, 'holds a NUL character, which databases keep none of. Take it out')
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        return f"holds half a character (a lone surrogate) after {cause.start:,} others. Write it whole or take it out"
+    return "holds a NUL character, which databases keep none of. Take it out" if "\x00" in text else None
+
+
+def language_of(text: str) -> str | None:
+    """The code of the language among LANGUAGES that `text` reads as; None where it has too few letters to tell.
+
+    >>> language_of("Was ist die Hauptstadt von Frankreich?"), language_of("2 + 2 = ?")
+    ('de', None)
+    """
+    # A syllable or ideograph says more than a letter: three are enough there.
+    weight = sum(1 if sign < "\u3000" else 3 for sign in text if sign.isalpha())
+    return str(_identifier().classify(text)[0]) if weight >= LEAST_LETTERS else None
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
+    identifier.set_languages(LANGUAGES)
+    return identifier
+
+
+def _folded(text: str) -> str:
+    """In one case and one form of Unicode: what reads the same is the same, full-width and ligatures too."""
+    return normalize("NFKC", normalize("NFKC", text).casefold())
+
+
+def _pattern(term: str) -> re.Pattern[str]:
+    words = _folded(term).split()
+    before, after = ("" if re.match(UNSPACED, sign) else r"\w" for sign in (words[0][0], words[-1][-1]))
+    said = r"\s+".join(map(re.escape, words))
+    return re.compile((f"(?<!{before})" if before else "") + said + (f"(?!{after})" if after else ""))

@@ -1,0 +1,492 @@
+"""The work ledger of completions: implements protocols.WorkLedger. Knows items, calls and money; knows no provider.
+
+An item is claimed, called for and settled. State, call, cost and result of it commit together, so that whoever is killed loses no
+more than the calls that were under way; these are noted as lost, and as perhaps billed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, true, update
+from sqlalchemy.sql import ColumnElement
+
+from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Settled, Spending, Turn, WorkItem
+from rlhf_pipeline.store.completions_cache import CompletionsCache
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.schema import generation_attempts as calls
+from rlhf_pipeline.store.schema import generation_items as items
+from rlhf_pipeline.store.schema import generation_runs as runs
+from rlhf_pipeline.store.schema import generation_spending as spending
+
+LEASE_S = 120.0
+LONGEST_WAIT_S = 3600.0  # nothing is put off for longer: a later moment was noted by a clock that has jumped back since
+ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
+SUMS = tuple(Spending.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as listed: what was asked and where that stands, by state."""
+
+    run_id: str
+    asset: str
+    n_items: int
+    record: str
+    origin: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    parked_until: datetime | None
+    parked_why: str | None
+    states: Mapping[str, int]
+    spent: Spending
+
+
+class GenerationLedger:
+    """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every turn renews its owner's."""
+
+    def __init__(self, database: Database, cache: CompletionsCache, *, lease_s: float = LEASE_S):
+        self._database = database
+        self._cache = cache
+        self._lease = timedelta(seconds=lease_s)
+        self._renewed: dict[str, datetime] = {}  # when, by owner
+
+    # --- a run -----------------------------------------------------------------------------------------------------------------------
+
+    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+        known = self._begin(run_id, len(items), asset, record, origin)
+        missing = (item for item in items if item.item_no not in known)
+        for batch in self._database.courteously(batches(missing, MAX_ROWS)):
+            self._note(run_id, batch)
+
+    def _begin(self, run_id: str, n_items: int, asset: str, record: str, origin: str | None) -> set[int]:
+        """The items that are noted already."""
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            held = connection.execute(select(runs.c.ended_at).where(self._run(runs, run_id))).one_or_none()
+            if held is None:
+                row = {"run_id": run_id, "asset": asset, "n_items": n_items, "record": record, "started_at": now}
+                self._database.insert(connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)])
+                return set()
+            connection.execute(update(runs).where(self._run(runs, run_id)).values(origin=origin, **dict.fromkeys(ENDS)))
+            if held.ended_at is not None:
+                again = {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0, "settled_at": None}
+                connection.execute(update(items).where(self._run(items, run_id), items.c.state == "failed").values(again))
+            return set(connection.execute(select(items.c.item_no).where(self._run(items, run_id))).scalars())
+
+    def _note(self, run_id: str, batch: Sequence[WorkItem]) -> None:
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            at = and_(self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch]))
+            there = set(connection.execute(select(items.c.item_no).where(at)).scalars())  # by another process that begins the same run
+            batch = [item for item in batch if item.item_no not in there]
+            have = self._cache.hit(connection, [item.cache_key for item in batch])
+            rows = [
+                {
+                    "run_id": run_id,
+                    "item_no": item.item_no,
+                    "position": item.position,
+                    "prompt_id": item.prompt_id,
+                    "provider": item.provider,
+                    "model": item.model,
+                    "sample_index": item.sample_index,
+                    "params": item.params,
+                    "cache_key": item.cache_key,
+                    "state": "succeeded" if (is_cached := item.cache_key in have) else "open",
+                    "owner": None,
+                    "leased_until": None,
+                    "not_before": None,
+                    "reserved": item.reserve,
+                    "is_metered": item.is_metered,
+                    "is_cached": is_cached,
+                    "n_attempts": 0,
+                    "n_faults": 0,
+                    "kind": None,
+                    "error": None,
+                    "settled_at": now if is_cached else None,
+                }
+                for item in batch
+            ]
+            self._database.insert(connection, items, rows)
+
+    def end(self, run_id: str) -> None:
+        with self._database.writing() as connection:
+            connection.execute(update(runs).where(self._run(runs, run_id)).values(ended_at=self._database.clock.now()))
+
+    def park(self, run_id: str, until: datetime, why: str) -> None:
+        with self._database.writing() as connection:
+            connection.execute(update(runs).where(self._run(runs, run_id)).values(parked_until=until, parked_why=why))
+
+    # --- a turn ----------------------------------------------------------------------------------------------------------------------
+
+    def turn(
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> Turn:
+        """See the protocol. Raises StoreError where the database refuses: then nothing of the turn was kept."""
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            for batch in batches(attempts, MAX_ROWS):
+                self._settle(connection, run_id, owner, batch, now)
+            self._keep_leases(connection, owner, now, is_dead)
+            claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
+            found = {lane: len(mine) for lane, mine in claimed.items()}
+            if all(found.get(lane, 0) >= n for lane, n in wanted.items()):
+                return Turn(claimed, hits, over)
+            mine = and_(self._run(items, run_id), or_(*(_of_lane(lane) for lane in wanted)))
+            left = select(func.count(), func.min(items.c.not_before)).where(mine, items.c.state == "open")
+            n_open, due = connection.execute(left).one()
+            others = select(func.count()).where(mine, items.c.state == "leased", items.c.owner != owner)
+            n_leased = connection.execute(others).scalar_one()
+        due_s = None if due is None else max(0.0, (due - now).total_seconds())
+        return Turn(claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s)
+
+    def _settle(self, connection: Connection, run_id: str, owner: str, attempts: Sequence[Attempt], now: datetime) -> None:
+        """The calls, what they cost, the results, and where each item stands now."""
+        wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
+            self._run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
+        )
+        held = {row.item_no: row for row in connection.execute(wanted)}
+        tried = {item_no: row.n_attempts for item_no, row in held.items()}
+        rows: list[dict[str, Any]] = []
+        changes: list[dict[str, Any]] = []
+        for attempt in attempts:
+            row = held[attempt.item_no]
+            tried[attempt.item_no] += 1
+            rows.append(_call(run_id, attempt, tried[attempt.item_no]))
+            # A lease that ended was another's to call for meanwhile. A text is taken all the same; a failure is not.
+            is_mine = row.state == "leased" and row.owner == owner
+            counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
+            changes.append(_change(attempt, tried[attempt.item_no], now) if counts else {})
+        self._database.insert(connection, calls, rows)
+        self._spend(connection, run_id, rows, now)
+        self._cache.put(connection, {a.cache_key: a.result for a in attempts if a.result is not None})
+        settled = [change | {"b_item": a.item_no} for change, a in zip(changes, attempts, strict=True) if change]
+        if settled:
+            names = [name for name in settled[0] if name not in ("b_item", "faults")]
+            values: dict[str, Any] = {name: bindparam(name) for name in names} | {"n_faults": items.c.n_faults + bindparam("faults")}
+            at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
+            connection.execute(update(items).where(at).values(values), settled)
+        late = [a.item_no for change, a in zip(changes, attempts, strict=True) if not change]
+        if late:
+            at = and_(self._run(items, run_id), items.c.item_no.in_(late))
+            connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
+
+    def _spend(self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
+        """Add calls to the sums of their day: never computed otherwise, so they equal the calls'."""
+        by_lane: dict[Lane, dict[str, int]] = {}
+        for row in rows:
+            sums = by_lane.setdefault((row["provider"], row["model"]), dict.fromkeys(SUMS, 0))
+            is_unknown = row["billing"] == "unknown"
+            sums["n_calls"] += row["outcome"] != "lost"
+            sums["n_unknown"] += is_unknown
+            sums["n_prompt_tokens"] += row["n_prompt_tokens"]
+            sums["n_tokens"] += row["n_tokens"]
+            sums["cost_unknown" if is_unknown else "cost"] += row["cost"]
+        day = now.date().isoformat()
+        for (provider, model), sums in by_lane.items():
+            at = and_(self._run(spending, run_id), spending.c.day == day, spending.c.provider == provider, spending.c.model == model)
+            added = connection.execute(update(spending).where(at).values({n: spending.c[n] + v for n, v in sums.items()}))
+            if added.rowcount == 0:
+                asset = connection.execute(select(runs.c.asset).where(self._run(runs, run_id))).scalar_one()
+                row = {"run_id": run_id, "day": day, "provider": provider, "model": model, "asset": asset, **sums}
+                self._database.insert(connection, spending, [row])
+
+    def _keep_leases(self, connection: Connection, owner: str, now: datetime, is_dead: Callable[[str], bool]) -> None:
+        """Renew the owner's and take back those of the dead, of every run: they hold money back, and equal keys."""
+        before = self._renewed.get(owner)
+        if before is not None and abs(now - before) < self._lease / 4:
+            return
+        self._renewed[owner] = now
+        mine = and_(self._database.mine(items), items.c.state == "leased", items.c.owner == owner)
+        connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
+        columns = ("run_id", "item_no", "owner", "leased_until", "provider", "model", "reserved", "is_metered", "n_attempts")
+        others = select(*(items.c[name] for name in columns)).where(
+            self._database.mine(items), items.c.state == "leased", items.c.owner != owner
+        )
+        rows = connection.execute(others).all()
+        dead = {name: is_dead(name) for name in {row.owner for row in rows}}
+        lost: dict[str, list[Any]] = {}
+        for row in rows:
+            # A lease that ends later than any could was noted by a clock that jumped back since.
+            if dead[row.owner] or row.leased_until < now or row.leased_until > now + 2 * self._lease:
+                lost.setdefault(row.run_id, []).append(row)
+        for run_id, gone in lost.items():
+            self._lose(connection, run_id, gone, now)
+
+    def _lose(self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime) -> None:
+        """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all that was reserved."""
+        rows = [
+            _blank(run_id, row.item_no, row.n_attempts + 1, row.provider, row.model, now)
+            | {
+                "outcome": "lost",
+                "kind": "lost",
+                "billing": "unknown" if row.is_metered else "none",
+                "cost": row.reserved if row.is_metered else 0,
+                "error": "The worker ended during this call, or before it; whether it was made is not known.",
+            }
+            for row in gone
+        ]
+        self._database.insert(connection, calls, rows)
+        self._spend(connection, run_id, rows, now)
+        at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in gone]))
+        back = {"state": "open", "owner": None, "leased_until": None, "n_attempts": items.c.n_attempts + 1}
+        connection.execute(update(items).where(at).values(back))
+
+    # --- claims ----------------------------------------------------------------------------------------------------------------------
+
+    def _claim_all(
+        self, connection: Connection, run_id: str, owner: str, wanted: Mapping[Lane, int], budget: Budget, now: datetime
+    ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, str]]:
+        claimed: dict[Lane, list[Claim]] = {}
+        hits: list[int] = []
+        over: dict[Lane, str] = {}
+        for lane, n in wanted.items():
+            mine: list[Claim] = []
+            while len(mine) < n:
+                found, answered, reason = self._claim(connection, run_id, owner, lane, n - len(mine), budget, now)
+                mine += found
+                hits += answered
+                if reason is not None:
+                    over[lane] = reason
+                if not answered:  # what the cache answered made room; else there is no more to be had
+                    break
+            claimed[lane] = mine
+        return claimed, hits, over
+
+    def _claim(
+        self, connection: Connection, run_id: str, owner: str, lane: Lane, n: int, budget: Budget, now: datetime
+    ) -> tuple[list[Claim], list[int], str | None]:
+        """Up to n items that are due, whose key nobody is asking for, and that the budget bears; those the cache answers instead."""
+        twin = items.alias("twin")
+        asked_for = exists().where(self._database.mine(twin), twin.c.state == "leased", twin.c.cache_key == items.c.cache_key)
+        is_due = or_(items.c.not_before.is_(None), items.c.not_before <= now, items.c.not_before > now + timedelta(seconds=LONGEST_WAIT_S))
+        wanted = (
+            select(items.c.item_no, items.c.cache_key, items.c.reserved, items.c.n_attempts, items.c.n_faults)
+            .where(self._lane(run_id, lane), items.c.state == "open", is_due, ~asked_for)
+            .order_by(items.c.position)
+            .limit(n)
+        )
+        rows = connection.execute(wanted).all()
+        have = self._cache.hit(connection, [row.cache_key for row in rows])
+        answered = [row.item_no for row in rows if row.cache_key in have]
+        if answered:
+            done = {"state": "succeeded", "is_cached": True, "not_before": None, "kind": None, "error": None, "settled_at": now}
+            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(answered)).values(done))
+        first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}  # of equal keys the first is called for
+        free = [row for row in rows if first.get(row.cache_key) is row]
+        taken, reason = self._affordable(connection, run_id, lane, free, budget, now)
+        if taken:
+            lease = {"state": "leased", "owner": owner, "leased_until": now + self._lease, "not_before": None}
+            at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in taken]))
+            connection.execute(update(items).where(at).values(lease))
+        return [Claim(row.item_no, row.n_attempts, row.n_faults) for row in taken], answered, reason
+
+    def _affordable(
+        self, connection: Connection, run_id: str, lane: Lane, rows: Sequence[Any], budget: Budget, now: datetime
+    ) -> tuple[Sequence[Any], str | None]:
+        """The first of `rows` that fit, and why the next one does not, where nothing that is under way could make room for it."""
+        if not budget.is_set or not rows:
+            return rows, None
+        tight: list[tuple[int, int, str]] = []  # what is left, what is under way, and whose it is
+        scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
+            ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
+            ("this day", budget.day, spending.c.day == now.date().isoformat(), items.c.run_id.is_not(None)),
+            (f"provider {lane[0]}", budget.provider, spending.c.provider == lane[0], items.c.provider == lane[0]),
+        )
+        for name, most, is_spent, is_reserved in scopes:
+            if most is None:
+                continue
+            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(self._database.mine(spending), is_spent)
+            under_way = select(func.sum(items.c.reserved)).where(self._database.mine(items), items.c.state == "leased", is_reserved)
+            spent, reserved = (int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way))
+            tight.append(
+                (most - spent - reserved, reserved, f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} left")
+            )
+        taken: list[Any] = []
+        for row in rows:
+            blocking = [(reserved, told) for left, reserved, told in tight if row.reserved > left]
+            if blocking:
+                is_final = not taken and any(reserved == 0 for reserved, _ in blocking)
+                told = next((told for reserved, told in blocking if reserved == 0), "")
+                return taken, f"{told}; one more call may cost {_money(row.reserved)}" if is_final else None
+            taken.append(row)
+            tight = [(left - row.reserved, reserved + row.reserved, told) for left, reserved, told in tight]
+        return taken, None
+
+    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
+        at = and_(self._lane(run_id, lane), items.c.state == "open")
+        with self._database.writing() as connection:
+            stopped = list(connection.execute(select(items.c.item_no).where(at)).scalars())
+            failed = {"state": "failed", "kind": kind, "error": error, "not_before": None, "settled_at": self._database.clock.now()}
+            connection.execute(update(items).where(at).values(failed))
+        return stopped
+
+    def release(self, run_id: str, owner: str, items_: Sequence[int] | None = None) -> None:
+        at = and_(self._run(items, run_id), items.c.state == "leased", items.c.owner == owner)
+        back = {"state": "open", "owner": None, "leased_until": None}
+        with self._database.writing() as connection:
+            for batch in [None] if items_ is None else batches(items_, MAX_PARAMETERS):
+                connection.execute(update(items).where(at if batch is None else and_(at, items.c.item_no.in_(batch))).values(back))
+
+    def reopen(self, run_id: str, items_: Sequence[int]) -> None:
+        again = {"state": "open", "is_cached": False, "settled_at": None, "n_faults": 0}
+        with self._database.writing() as connection:
+            for batch in batches(items_, MAX_PARAMETERS):
+                connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(again))
+
+    # --- what is known ---------------------------------------------------------------------------------------------------------------
+
+    def settled(self, run_id: str) -> list[Settled]:
+        columns = [items.c[name] for name in Settled.__dataclass_fields__]
+        with self._database.reading() as connection:
+            rows = connection.execute(select(*columns).where(self._run(items, run_id)).order_by(items.c.item_no))
+            return [Settled(*row) for row in rows]
+
+    def results(self, keys: Sequence[str]) -> dict[str, str]:
+        return self._cache.get_many(keys)
+
+    def spent(self, run_id: str) -> dict[Lane, Spending]:
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                select(spending.c.provider, spending.c.model, *_sums())
+                .where(self._run(spending, run_id))
+                .group_by(spending.c.provider, spending.c.model)
+            )
+            return {(row[0], row[1]): Spending(*map(int, row[2:])) for row in rows}
+
+    def totals(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
+        """Of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`."""
+        columns = [spending.c[name] for name in by]
+        asked = select(*columns, *_sums()).where(self._database.mine(spending)).group_by(*columns).order_by(*columns)
+        with self._database.reading() as connection:
+            return [(tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :]))) for row in connection.execute(asked)]
+
+    def calls(self, run_id: str) -> Iterable[dict[str, Any]]:
+        """Every call of a run with its item, in order: what a log holds."""
+        told = [c for c in calls.c if c.name not in ("organization_id", "project_id")]
+        more = [items.c[name] for name in ("prompt_id", "sample_index", "params", "cache_key")]
+        at = and_(items.c.organization_id == calls.c.organization_id, items.c.project_id == calls.c.project_id)
+        joined = calls.join(items, and_(at, items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no))
+        asked = select(*told, *more).select_from(joined).where(self._run(calls, run_id)).order_by(calls.c.item_no, calls.c.attempt_no)
+        with self._database.reading() as connection:
+            for row in connection.execute(asked).mappings():
+                yield dict(row)
+
+    def parked(self) -> list[RunRow]:
+        """Runs that wait for a provider, the one that may go on first in front."""
+        return sorted(self.runs(is_parked=True), key=lambda run: run.parked_until or run.started_at)
+
+    def runs(self, *, is_parked: bool = False) -> list[RunRow]:
+        """Newest first."""
+        which = and_(self._database.mine(runs), runs.c.parked_until.is_not(None) if is_parked else true())
+        with self._database.reading() as connection:
+            rows = connection.execute(select(runs).where(which).order_by(runs.c.started_at.desc())).all()
+            if not rows:
+                return []
+            counted = (
+                select(items.c.run_id, items.c.state, func.count())
+                .where(self._database.mine(items))
+                .group_by(items.c.run_id, items.c.state)
+            )
+            states: dict[str, dict[str, int]] = {}
+            for run_id, state, n in connection.execute(counted):
+                states.setdefault(run_id, {})[state] = n
+            asked = select(spending.c.run_id, *_sums()).where(self._database.mine(spending)).group_by(spending.c.run_id)
+            sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
+        return [
+            RunRow(
+                r.run_id,
+                r.asset,
+                r.n_items,
+                r.record,
+                r.origin,
+                r.started_at,
+                r.ended_at,
+                r.parked_until,
+                r.parked_why,
+                states.get(r.run_id, {}),
+                sums.get(r.run_id, Spending()),
+            )
+            for r in rows
+        ]
+
+    def _run(self, table: Any, run_id: str) -> ColumnElement[bool]:
+        return and_(self._database.mine(table), table.c.run_id == run_id)
+
+    def _lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
+        return and_(self._run(items, run_id), _of_lane(lane))
+
+
+def _of_lane(lane: Lane) -> ColumnElement[bool]:
+    return and_(items.c.provider == lane[0], items.c.model == lane[1])
+
+
+def _sums() -> list[ColumnElement[Any]]:
+    return [func.sum(spending.c[name]).label(name) for name in SUMS]
+
+
+def _blank(run_id: str, item_no: int, attempt_no: int, provider: str, model: str, at: datetime) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "item_no": item_no,
+        "attempt_no": attempt_no,
+        "provider": provider,
+        "model": model,
+        "started_at": at,
+        "latency_ms": 0.0,
+        "outcome": "lost",
+        "kind": "lost",
+        "status": None,
+        "n_prompt_tokens": 0,
+        "n_tokens": 0,
+        "cost": 0,
+        "billing": "none",
+        "wait_s": None,
+        "error": None,
+        "partial": None,
+    }
+
+
+def _call(run_id: str, a: Attempt, attempt_no: int) -> dict[str, Any]:
+    return _blank(run_id, a.item_no, attempt_no, a.provider, a.model, a.started_at) | {
+        "latency_ms": a.latency_ms,
+        "outcome": a.outcome,
+        "kind": a.kind,
+        "status": a.status,
+        "n_prompt_tokens": a.n_prompt_tokens,
+        "n_tokens": a.n_tokens,
+        "cost": a.cost,
+        "billing": a.billing,
+        "wait_s": a.wait_s,
+        "error": a.error,
+        "partial": a.partial,
+    }
+
+
+def _change(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
+    """What an item is after this attempt."""
+    is_done = a.becomes != "open"
+    return {
+        "state": a.becomes,
+        "owner": None,
+        "leased_until": None,
+        "not_before": a.not_before,
+        "n_attempts": n_attempts,
+        "kind": None if a.becomes == "succeeded" else a.kind,
+        "error": a.error if a.becomes == "failed" else None,
+        "settled_at": now if is_done else None,
+        "faults": int(a.is_fault),
+    }
+
+
+def _money(billionths: int) -> str:
+    return f"{billionths / 1e9:.6g}"

@@ -1,0 +1,48 @@
+"""One completion of a prompt by the provider, as it is made. Knows requests and events; asking is `web.completing`."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from rlhf_pipeline.completions import CompletionParams
+from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.idempotency import keeps_own_key
+from rlhf_pipeline.web.permissions import Permission
+from rlhf_pipeline.web.schemas import Model, Words
+
+router = api_router("completions")
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "events `piece` ({text}) as they come, `again` where a stream broke off and what came does not count, and at last "
+        "`completion` (the whole, as it is kept) or `failed` ({error})",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class ToComplete(Model):
+    """A prompt and how to sample."""
+
+    prompt: Annotated[Words, Field(min_length=1, pattern=r"\S")]
+    system: Words | None = None
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int = Field(default=256, ge=1, le=32768)
+    seed: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="another asks for another completion; the same is told again from what is kept"
+    )
+
+
+@router.post(
+    "/completions:stream", dependencies=[Depends(needs(Permission.PREDICTIONS_MAKE))], responses=EVENTS, response_class=StreamingResponse
+)
+@keeps_own_key
+def stream(site: AnySite, body: ToComplete) -> StreamingResponse:
+    """One completion by the provider of the settings, as server-sent events. It is kept: the same request again is answered from there."""
+    params = CompletionParams(
+        k=1, temperatures=[body.temperature], top_ps=[body.top_p], max_new_tokens=body.max_tokens, seed=body.seed, system=body.system
+    )
+    return StreamingResponse(site.completer.watched(body.prompt, params), media_type="text/event-stream")

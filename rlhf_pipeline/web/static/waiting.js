@@ -1,0 +1,82 @@
+// The dialog of votes that wait on this device: which they are, and what becomes of those that the server does not take. Knows entries and
+// elements; sends nothing.
+
+const WORDS_SHOWN = 90; // characters of a prompt
+
+export class Waiting {
+  /** `told` says an entry's vote in words. */
+  constructor(view, outbox, told) {
+    this.view = view;
+    this.outbox = outbox;
+    this.told = told;
+    this.asked = null; // key of the entry whose discarding is to be confirmed
+    this.dialog = view.at("waiting");
+    this.list = view.at("waiting-list");
+    this.list.addEventListener("click", ({ target }) => this.pressed(target.closest("button")));
+    view.at("waiting-download").addEventListener("click", () => this.download());
+    outbox.addEventListener("state", () => this.paint());
+  }
+
+  open() {
+    this.asked = null;
+    this.dialog.showModal();
+    this.paint();
+  }
+
+  paint() {
+    if (!this.dialog.open) return;
+    const { unsent, refusals } = this.outbox;
+    const shows = JSON.stringify([this.asked, unsent.map(({ key }) => [key, refusals.get(key)])]);
+    if (this.list.dataset.shows === shows) return; // a button that is drawn anew would lose the focus
+    this.list.dataset.shows = shows;
+    const focused = document.activeElement?.dataset.key;
+    this.list.replaceChildren(...unsent.map((entry) => this.row(entry, refusals.get(entry.key))));
+    if (focused) this.list.querySelector(`button[data-key="${CSS.escape(focused)}"]`)?.focus();
+    this.view.at("waiting-none").hidden = unsent.length > 0;
+    this.view.at("waiting-download").hidden = unsent.length === 0;
+  }
+
+  row(entry, refusal) {
+    const row = document.createElement("li");
+    const { prompt } = entry.card;
+    const what = document.createElement("b");
+    what.textContent = entry.isUndo ? "Taken back" : this.told(entry.body.choice, entry.body.strength);
+    const of = document.createElement("span");
+    of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
+    const why = document.createElement("p");
+    why.textContent = refusal ? `The server does not take it (${refusal.status}): ${refusal.detail}` : "It waits to be sent.";
+    row.append(what, " ", of, why);
+    if (refusal) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.key = entry.key;
+      button.textContent = this.asked === entry.key ? "Discard it for good" : "Discard";
+      row.append(button);
+    }
+    return row;
+  }
+
+  /** The second press on the same button discards. */
+  async pressed(button) {
+    if (!button) return;
+    const { key } = button.dataset;
+    if (this.asked !== key) {
+      this.asked = key;
+      this.paint();
+      return;
+    }
+    this.asked = null;
+    await this.outbox.discard(key);
+    this.paint();
+  }
+
+  /** As `POST votes:batch` takes them, so that whoever runs the server can send them. */
+  download() {
+    const votes = this.outbox.unsent.map(({ key, body }) => ({ idempotency_key: key, ...body }));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([JSON.stringify({ votes }, null, 2)], { type: "application/json" }));
+    link.download = "unsent-votes.json";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  }
+}

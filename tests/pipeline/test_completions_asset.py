@@ -1,0 +1,132 @@
+"""The asset `completions` with a provider: what it cost and why rows failed stand in its metadata, the key nowhere."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pydantic import SecretStr
+
+from assets.completions import completions
+from resources import resources_for
+from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import BackendUnavailable
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.simulation.provider import Fault, StubProvider
+from rlhf_pipeline.store import Store
+from tests.unit.completions.asking import prompts_of
+
+DAY = "2026-01-02"
+KEY = "sk-canary-2b8e"
+Materialise = Callable[..., dg.ExecuteInProcessResult]
+
+
+@dg.asset(name="prompts", partitions_def=completions.partitions_def)
+def prompts() -> Any:
+    return prompts_of(10).assign(day=DAY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo") as store:
+        store.migrate()
+        yield store
+
+
+@pytest.fixture
+def materialise(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Materialise:
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    registry = Registry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost")
+
+    def run(stub: StubProvider, **config: Any) -> dg.ExecuteInProcessResult:
+        settings = Settings(
+            home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model"
+        )
+        resources = {
+            "settings": settings, "champions": Champions(store, registry, tmp_path / "cache"), "store": store, "registry": registry,
+            "progress": lambda stage: lambda *told: None, "io_manager": dg.mem_io_manager,
+        }  # fmt: skip
+        given = {"k": 2, "concurrency": 4, "prompt_price": 1.0, "completion_price": 2.0, **config}
+        return dg.materialize(
+            [prompts, completions], partition_key=DAY, resources=resources, run_config={"ops": {"completions": {"config": given}}},
+            raise_on_error=False,
+        )  # fmt: skip
+
+    return run
+
+
+def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    [made] = result.asset_materializations_for_node("completions")
+    return {name: value.value for name, value in made.metadata.items()}
+
+
+def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(materialise: Materialise, store: Store, capfd: Any) -> None:
+    with StubProvider(api_key=SecretStr(KEY), faults=[None, Fault(kind="refusal"), Fault(kind="drop")]) as stub:
+        told = metadata(materialise(stub, budget_per_day=1.0))
+        assert stub.n_calls == 21
+        assert (told["n_completions"], told["n_failed"], told["failed_refusal"], told["n_bill_unknown"]) == (19, 1, 1, 1)
+        assert "1 failed (1 refusal)" in told["headline"]
+        [(key, spent)] = store.generation.totals("asset", "provider")
+        assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
+        assert told["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
+        assert told["cost"] == pytest.approx((spent.n_prompt_tokens + 2 * spent.n_tokens) / 1e6)
+        again = metadata(materialise(stub))
+        assert stub.n_calls == 22, "only the one that failed is called for again"
+    assert (again["n_failed"], again["n_completions"]) == (0, 20)
+    assert KEY not in str(told) + str(again) + "".join(capfd.readouterr())
+
+
+def test_a_refused_key_fails_the_step_with_the_setting_to_mend(materialise: Materialise, capfd: Any) -> None:
+    with StubProvider(api_key=SecretStr("another")) as stub:
+        result = materialise(stub)
+    assert not result.success
+    [failure] = [event for event in result.all_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None
+    shown = error.to_string()
+    assert BackendUnavailable.__name__ in shown
+    assert "RLHF_API_KEY" in shown
+    assert KEY not in shown + "".join(capfd.readouterr())
+
+
+def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what runs print, and the error of a refused key."""
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    home, secrets = tmp_path / "home", tmp_path / "secrets"
+    secrets.mkdir()
+    (home / "dagster").mkdir(parents=True)
+    (secrets / "key").write_text(KEY + "\n")
+    shown: list[str] = []
+    for is_refused in (False, True):
+        repeats = Fault(kind="status", status=400, message=f"the key {KEY} may not")
+        with StubProvider(api_key=SecretStr("another" if is_refused else KEY), faults=[None, repeats, Fault(kind="cut")]) as stub:
+            settings = Settings(
+                home=home,
+                completion_backend="openai_compatible",
+                base_url=stub.base_url,
+                api_key_file=secrets / "key",
+                api_model="stub-model",
+            )
+            with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
+                store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+                store.migrate()
+                config = {"ops": {"completions": {"config": {"k": 2, "concurrency": 2, "seed": int(is_refused), "backoff_s": 0.01}}}}
+                result = dg.materialize(
+                    [prompts, completions], partition_key=DAY, resources=resources_for(settings), run_config=config, instance=instance,
+                    raise_on_error=False,
+                )  # fmt: skip
+                assert result.success is not is_refused
+                run = instance.get_run_by_id(result.run_id)
+                shown += [str(run), str(run.run_config if run else ""), repr(settings), settings.model_dump_json()]
+                shown += [str(event) for event in result.all_events] + [entry.to_json() for entry in instance.all_logs(result.run_id)]
+                shown += [str(call) for row in store.generation.runs() for call in store.generation.calls(row.run_id)]
+                store.close()
+    shown += capfd.readouterr()
+    assert "***" in "".join(shown), "the STUB did repeat it"
+    assert [text for text in shown if KEY in text] == []
+    files = [path for path in home.rglob("*") if path.is_file()]
+    kinds = {path.suffix for path in files}
+    assert {".parquet", ".db"} <= kinds, kinds
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []

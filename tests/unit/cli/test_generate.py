@@ -1,0 +1,156 @@
+"""`rlhf generate` and `rlhf cache` against the STUB: files, flags, and a key that stands in none of them."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, PromptError
+from rlhf_pipeline.simulation.provider import Fault, StubProvider
+
+KEY = "sk-canary-77c1"
+Generate = Callable[..., Result]
+
+
+@pytest.fixture
+def prompts_file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Why is the sky blue?", "=1+1 is what?", "Name a river.")))
+    return path
+
+
+@pytest.fixture
+def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generate:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Result:
+        environ = {"RLHF_HOME": str(tmp_path / "home"), "RLHF_API_KEY": KEY, "RLHF_API_MODEL": "stub-model", "COLUMNS": "200"}
+        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+
+    return call
+
+
+def asked(stub: StubProvider, file: Path, *more: object, backend: str = "openai_compatible") -> tuple[object, ...]:
+    return ("generate", "--input", file, "--backend", backend, "--base-url", stub.base_url, *more)
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((folder / "completions.json").read_text())
+    return rows
+
+
+@pytest.mark.parametrize("backend", ["openai_compatible", "anthropic"])
+def test_a_file_of_prompts_becomes_json_csv_and_a_log(rlhf: Generate, prompts_file: Path, tmp_path: Path, backend: str) -> None:
+    with StubProvider(api_key=SecretStr(KEY)) as stub:
+        flags = ("--workers", 2, "--temperature", 0.3, "--temperature", 0.9, "--max-tokens", 7, "--k", 2, "--out", tmp_path / "made")
+        told = rlhf(*asked(stub, prompts_file, *flags, backend=backend))
+        sent = stub.requests
+    assert told.exit_code == 0, told.output
+    assert "6 of 6 completions" in told.output
+    assert {body["temperature"] for body in sent} == {0.3, 0.9}
+    assert {body["max_tokens"] for body in sent} == {7}
+    rows = results(tmp_path / "made")
+    assert [row["prompt"] for row in rows] == [t for t in ("Why is the sky blue?", "=1+1 is what?", "Name a river.") for _ in range(2)]
+    assert all(row["text"] and row["error"] is None and row["n_tokens"] == 7 for row in rows)
+    with (tmp_path / "made" / "completions.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["prompt"] for row in table][2] == "'=1+1 is what?", "no spreadsheet takes it for a formula"
+    assert [row["text"] for row in table] == [row["text"] for row in rows]
+    log = [json.loads(line) for line in (tmp_path / "made" / "raw_completions_log.jsonl").read_text().splitlines()]
+    assert len(log) == 6
+    assert {call["prompt_id"] for call in log} == {row["prompt_id"] for row in rows}
+    assert {"params", "model", "latency_ms", "n_prompt_tokens", "n_tokens", "cost", "billing", "outcome"} <= set(log[0])
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()) + told.output.encode()
+    assert KEY.encode() not in everything
+
+
+def test_the_same_command_calls_for_nothing_again(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
+    with StubProvider() as stub:
+        rlhf(*asked(stub, prompts_file))
+        first = results(tmp_path / "home" / "exports" / "completions")
+        again = rlhf(*asked(stub, prompts_file))
+        assert stub.n_calls == 3
+        assert results(tmp_path / "home" / "exports" / "completions") == first
+        rlhf(*asked(stub, prompts_file, "--seed", 1))
+        assert stub.n_calls == 6
+    assert "3 calls in all" in again.output
+
+
+def test_what_fails_is_a_row_with_its_reason(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
+    with StubProvider(faults=[None, Fault(kind="refusal")]) as stub:
+        told = rlhf(*asked(stub, prompts_file, "--workers", 1))
+    assert told.exit_code == 0
+    assert "2 of 3 completions" in told.output
+    assert "refusal" in told.output
+    [failed] = [row for row in results(tmp_path / "home" / "exports" / "completions") if row["error"]]
+    assert "refused" in failed["error"]
+
+
+def test_a_budget_is_kept_and_what_was_spent_is_told(rlhf: Generate, prompts_file: Path) -> None:
+    prices = ("--prompt-price", 1, "--completion-price", 1)
+    with StubProvider() as stub:
+        told = rlhf(*asked(stub, prompts_file, "--max-tokens", 100, "--budget", 0.0002, *prices))
+        counted = stub.counters
+    paid = (counted.n_prompt_tokens + counted.n_tokens) / 1e6
+    assert 0 < counted.n_calls < 3
+    assert f"spent {paid:.6f}" in told.output
+    assert "budget" in told.output
+    with StubProvider() as stub, pytest.raises(ConfigurationError, match="prices"):
+        rlhf(*asked(stub, prompts_file, "--budget", 1))
+
+
+def test_texts_are_printed_as_they_come(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
+    with StubProvider() as stub:
+        told = rlhf(*asked(stub, prompts_file, "--stream", "--workers", 1))
+        assert all(body["stream"] for body in stub.requests)
+    for row in results(tmp_path / "home" / "exports" / "completions"):
+        assert row["text"] in told.output
+
+
+def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(rlhf: Generate, tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text('{"text": "Fine?"}\n{"text": ""}\nnot json\n')
+    with StubProvider() as stub:
+        told = rlhf(*asked(stub, path))
+    assert "1 of 1 completions" in told.output
+    assert "odd.jsonl" in told.output
+    path.write_text('{"text": ""}\n')
+    with StubProvider() as stub, pytest.raises(PromptError):
+        rlhf(*asked(stub, path))
+
+
+def test_a_refused_key_names_the_setting_and_not_the_key(rlhf: Generate, prompts_file: Path) -> None:
+    with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as refused:
+        rlhf(*asked(stub, prompts_file))
+    assert KEY not in str(refused.value)
+
+
+def test_a_set_of_another_parameter_and_an_unknown_one(rlhf: Generate, prompts_file: Path) -> None:
+    with StubProvider() as stub:
+        assert rlhf(*asked(stub, prompts_file, "--set", "requests_per_minute=6000")).exit_code == 0
+        with pytest.raises(ConfigurationError, match="tokens_per_minute"):
+            rlhf(*asked(stub, prompts_file, "--set", "speed=9"))
+
+
+def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> None:
+    assert "0 completions kept" in rlhf("cache", "stats").output
+    with StubProvider() as stub:
+        rlhf(*asked(stub, prompts_file, "--prompt-price", 1, "--completion-price", 1))
+        counted = stub.counters
+        told = rlhf("cache", "stats").output
+        assert "3 completions kept" in told
+        assert f"{counted.n_tokens:,}" in told
+        assert "rlhf generate" in told
+        assert "0 completions taken out" in rlhf("cache", "prune", "--unused-days", 1).output
+        assert "3 completions taken out" in rlhf("cache", "prune", "--keep-mb", 0).output
+        rlhf(*asked(stub, prompts_file))
+        assert stub.n_calls == 6
+    with pytest.raises(ConfigurationError, match="--unused-days"):
+        rlhf("cache", "prune")

@@ -1,0 +1,219 @@
+"""What a provider's refusal means, how long it asks to wait, and how fast it may be asked: pure functions of what was said."""
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from rlhf_pipeline.completions import CallParams, CompletionRequest
+from rlhf_pipeline.completions.capabilities import CAPABILITIES, capabilities_of, provider_of
+from rlhf_pipeline.completions.faults import KINDS, TOLD, exhausted_for, refused, told, waiting_time
+from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
+from rlhf_pipeline.errors import ConfigurationError
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+REQUEST = CompletionRequest(prompt_id="p", prompt="Grüße?", temperature=0.7, top_p=1, sample_index=0, seed=1, max_tokens=100)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (429, None, "rate_limited"), (429, "insufficient_quota", "no_credit"), (402, None, "no_credit"), (529, None, "overloaded"),
+        (400, "overloaded_error", "overloaded"), (409, None, "conflict"), (408, None, "server_error"), (500, None, "server_error"),
+        (503, None, "server_error"), (401, None, "wrong_key"), (403, None, "wrong_key"), (404, None, "unknown_model"),
+        (400, None, "bad_request"), (413, None, "bad_request"), (422, None, "bad_request"), (302, None, "bad_request"),
+    ],
+)  # fmt: skip
+def test_every_status_is_told_apart(status: int, code: str | None, kind: str) -> None:
+    reply = refused(status, "no", code, {}, NOW)
+    assert (reply.kind, reply.outcome, reply.closes) == (kind, KINDS[kind].outcome, KINDS[kind].closes)
+    assert reply.billing == "none"
+    assert str(status) in str(reply.error)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:03 GMT"}, 4.0),
+        ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 1.0),
+        # Their clock is an hour ahead of ours: what counts is how far apart their two moments are.
+        ({"retry-after": "Thu, 01 Jan 2026 13:00:03 GMT", "date": "Thu, 01 Jan 2026 13:00:00 GMT"}, 4.0),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "in a while"}, None),
+    ],
+)
+def test_how_long_to_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+    assert waiting_time(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "9s"}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "9s"}, 9.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}, 0.02),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "whenever"}, None),
+        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:30Z"}, 30.0),
+    ],
+)
+def test_a_provider_that_says_nothing_remains_is_left_alone(headers: dict[str, str], seconds: float | None) -> None:
+    assert exhausted_for(headers, NOW) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_a_key_is_taken_out_before_a_text_is_cut() -> None:
+    key = "sk-" + "a" * 40
+    said = told("x" * (TOLD - 20) + key, key)
+    assert "sk-" not in said
+    assert len(said) <= TOLD
+
+
+@pytest.mark.parametrize(
+    ("url", "provider"),
+    [
+        ("https://api.openai.com/v1", "api.openai.com"),
+        ("https://user:pass@API.openai.com/v1?key=secret", "api.openai.com"),
+        ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
+    ],
+)
+def test_a_provider_is_its_host_without_secrets(url: str, provider: str) -> None:
+    assert provider_of(url) == provider
+
+
+def test_the_table_knows_who_takes_a_seed_and_how_a_limit_is_called() -> None:
+    assert capabilities_of("https://api.openai.com/v1").max_tokens == "max_completion_tokens"
+    assert not capabilities_of("https://api.deepseek.com").seed
+    assert capabilities_of("http://localhost:11434/v1").max_tokens == "max_tokens"
+    assert all(known.keys_at for known in CAPABILITIES.values())
+
+
+def test_backoff_is_spread_over_all_of_a_doubling_span() -> None:
+    params, rng = CallParams(backoff_s=0.5, max_backoff_s=30), random.Random(7)
+    for n_tries, most in ((1, 0.5), (2, 1.0), (4, 4.0), (7, 30.0), (500, 30.0)):
+        drawn = [params.backoff(n_tries, rng) for _ in range(400)]
+        assert 0 <= min(drawn) < most * 0.02
+        assert most * 0.98 < max(drawn) <= most
+        assert sum(drawn) / 400 == pytest.approx(most / 2, rel=0.12)
+
+
+def test_prices_are_of_a_million_tokens_and_costs_are_rounded_up() -> None:
+    params = CallParams(prompt_price=0.15, completion_price=0.6)
+    assert params.cost(1_000_000, 0) == 150_000_000
+    assert params.cost(1, 1) == 750
+    assert CallParams(prompt_price=0.0001, completion_price=0).cost(1, 0) == 1
+    assert CallParams().cost(5, 5) == 0
+
+
+def test_the_worst_case_of_a_call_counts_bytes_and_the_limit() -> None:
+    params = CallParams(prompt_price=1, completion_price=10)
+    assert params.most(REQUEST) == ((8 + OVERHEAD) * 1 + 100 * 10) * 1000
+    assert params.most(REQUEST.model_copy(update={"system": "Be brief."})) > params.most(REQUEST)
+
+
+def test_a_budget_without_prices_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="prompt_price"):
+        CallParams(budget_per_run=1).budget  # noqa: B018
+    with pytest.raises(ConfigurationError, match="prices"):
+        CallParams(budget_per_day=1, prompt_price=1).budget  # noqa: B018
+    assert CallParams(budget_per_run=0.5, prompt_price=1, completion_price=1).budget.run == 500_000_000
+    assert not CallParams().budget.is_set
+    with pytest.raises(ValidationError):
+        CallParams(concurrency=0)
+
+
+def test_no_key_is_a_parameter() -> None:
+    secrets = [name for name, field in CallParams.model_fields.items() if "key" in name or field.annotation is SecretStr]
+    assert secrets == []
+
+
+def begin(limiter: Limiter, n: int) -> list[object]:
+    return [limiter.begin(1) for _ in range(n)]
+
+
+def test_refusals_halve_what_is_asked_at_once_and_successes_add_one() -> None:
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=64), clock)
+    tickets = begin(limiter, 64)
+    assert limiter.wait_s(1) is None, "64 are under way"
+    clock.now += 1
+    for ticket in tickets[:3]:
+        limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
+    assert limiter.limit == 32, "three refusals of one moment are one"
+    for ticket in tickets[3:]:
+        limiter.end(ticket, n_used=None, is_refused=False, is_success=True)  # type: ignore[arg-type]
+    assert 33 < limiter.limit < 34
+    for _ in range(20):
+        clock.now += 1
+        [ticket] = begin(limiter, 1)
+        clock.now += 1
+        limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
+    assert limiter.limit == 64 * LEAST, "never to a standstill"
+
+
+def test_one_at_a_time_is_the_least() -> None:
+    limiter = Limiter(CallParams(concurrency=1), Clock())
+    [ticket] = begin(limiter, 1)
+    limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
+    assert limiter.wait_s(1) == 0
+
+
+def test_a_pause_holds_everybody_until_it_is_over() -> None:
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=4), clock)
+    limiter.pause(120)
+    limiter.pause(1)
+    assert limiter.wait_s(1) == 120
+    clock.now += 119
+    assert limiter.wait_s(1) == 1
+    clock.now += 1
+    assert limiter.wait_s(1) == 0
+
+
+def test_calls_a_minute_are_kept() -> None:
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=1000, requests_per_minute=60), clock)
+    begun = 0
+    for _ in range(60_000):
+        if limiter.wait_s(1) == 0:
+            limiter.begin(1)
+            begun += 1
+        clock.now += 0.001
+    assert 60 <= begun <= 60 + 3
+
+
+def test_tokens_a_minute_are_kept_and_settled_by_what_was_used() -> None:
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=1000, tokens_per_minute=6000), clock)  # 100 a second, 200 at once
+    ticket = limiter.begin(200)
+    assert limiter.wait_s(100) == pytest.approx(1.0)
+    limiter.end(ticket, n_used=100, is_refused=False, is_success=True)
+    assert limiter.wait_s(100) == 0, "half of what was reserved came back"
+    limiter.begin(100)
+    assert limiter.wait_s(5000) == pytest.approx(2.0), "more than there can be at once is taken when it is full"
+
+
+def test_every_kind_and_parameter_is_in_the_documents() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "completions.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
+    for name, field in CallParams.model_fields.items():
+        shown = "" if field.default is None else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+        assert f"| `{name}` | {shown} | {field.description} |" in page, "copy the line above into docs/completions.md"

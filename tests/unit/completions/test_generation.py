@@ -1,0 +1,687 @@
+"""Whole runs against the STUB with a real store: nothing lost, nothing twice, nothing too early, nothing beyond a budget, no key anywhere."""
+
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.completions import (
+    AnthropicBackend,
+    CallParams,
+    CompletionParams,
+    CompletionRequest,
+    CompletionResult,
+    Generation,
+    HostedBackend,
+    OpenAICompatibleBackend,
+    Reply,
+    TemplateBackend,
+    generate,
+    hosted_backend,
+)
+from rlhf_pipeline.completions.faults import fault
+from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.owners import is_dead, new_owner
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked, StoreError
+from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
+from rlhf_pipeline.store import Store
+from tests.unit.completions import killed_run
+from tests.unit.completions.asking import prompts_of
+
+ROOT = Path(__file__).parents[3]
+KEY = "sk-canary-0d9f4c1e"
+PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
+FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
+BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, migrated once and copied for each test."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture
+def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+        shutil.copy(migrated, tmp_path / "store.db")
+        yield store
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def make(request: pytest.FixtureRequest) -> Callable[..., HostedBackend]:
+    """A backend of each kind for a STUB."""
+    kind = BACKENDS[request.param]
+    return lambda stub, **more: kind("stub-model", stub.base_url, SecretStr(KEY), **more)
+
+
+def ask(
+    ledger: WorkLedger, *backends: Any, n: int = 10, params: CompletionParams = PARAMS, progress: Any = lambda *_: None, on_text: Any = None, **calls: Any
+) -> Generation:  # fmt: skip
+    return generate(prompts_of(n), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls)), progress=progress, on_text=on_text)
+
+
+def openai(stub: StubProvider, **more: Any) -> OpenAICompatibleBackend:
+    return OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr(KEY), **more)
+
+
+def status(number: int, wait_ms: int | None = None, as_: Any = "ms", **more: Any) -> Fault:
+    return Fault(kind="status", status=number, retry_after_ms=wait_ms, retry_after_as=as_, **more)
+
+
+def calls_of(store: Store, made: Generation) -> list[dict[str, Any]]:
+    return list(store.generation.calls(made.run_id))
+
+
+def kinds(store: Store, made: Generation) -> Counter[str]:
+    return Counter(call["kind"] for call in calls_of(store, made))
+
+
+# --- nothing lost, nothing twice ------------------------------------------------------------------------------------------------------
+
+
+def test_every_completion_is_called_for_once_and_billed_as_counted(store: Store, make: Callable[..., HostedBackend]) -> None:
+    with StubProvider() as stub:
+        made = ask(store.generation, make(stub))
+        counted = stub.counters
+    assert len(made.frame) == 20
+    assert made.frame["error"].isna().all()
+    assert made.frame["completion_id"].is_unique
+    [spent] = made.spent.values()
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (20, counted.n_prompt_tokens, counted.n_tokens)
+    assert counted.n_calls == counted.n_billed == 20
+    assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
+    assert made.frame["n_tokens"].sum() == counted.n_tokens
+
+
+def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(store: Store, tmp_path: Path) -> None:
+    with StubProvider() as stub:
+        first = ask(store.generation, openai(stub))
+        again = ask(store.generation, openai(stub))
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as reopened:
+            another = generate(
+                prompts_of(10)[::-1], [openai(stub)], PARAMS, ledger=reopened.generation, calls=CallParams(**FAST), asset="another"
+            )
+        assert stub.n_calls == 20
+    assert again.frame.equals(first.frame)
+    assert sorted(another.frame["completion_id"]) == sorted(first.frame["completion_id"])
+    assert (another.n_cached, another.spent) == (20, {})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"seed": 1}, {"max_new_tokens": 21}, {"temperatures": [0.8]}, {"top_ps": [0.9]}, {"system": "Be brief."}],
+    ids=lambda c: next(iter(c)),
+)
+def test_whatever_changes_a_text_is_called_for_again(store: Store, changed: dict[str, Any]) -> None:
+    with StubProvider() as stub:
+        ask(store.generation, openai(stub), n=2)
+        ask(store.generation, openai(stub), n=2, params=PARAMS.model_copy(update=changed))
+        assert stub.n_calls == 8
+
+
+def test_workers_streams_timeouts_keys_and_prices_change_no_text(store: Store) -> None:
+    with StubProvider() as stub:
+        ask(store.generation, openai(stub), n=2)
+        ask(store.generation, openai(stub, timeout_s=5), n=2, concurrency=3, stream=True, prompt_price=9.0, max_attempts=2)
+        ask(store.generation, OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr("another")), n=2)
+        assert stub.n_calls == 4
+
+
+def test_faults_lose_nothing_and_double_nothing(store: Store, make: Callable[..., HostedBackend]) -> None:
+    chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, status(529)), (0.03, Fault(kind="drop")), (0.03, Fault(kind="cut"))]
+    with StubProvider(chances=chances, seed=3) as stub:
+        made = ask(store.generation, make(stub), n=100)
+        counted = stub.counters
+    assert made.frame["error"].isna().all()
+    calls = calls_of(store, made)
+    assert len(calls) == counted.n_calls
+    assert sum(call["outcome"] == "succeeded" for call in calls) == 200
+    assert {call["kind"] for call in calls} >= {"rate_limited", "server_error", "dropped", "cut"}
+    assert made.n_unknown == counted.n_billed - counted.n_answered > 0
+    assert made.cost == pytest.approx(sum(call["cost"] for call in calls if call["billing"] == "metered") / 1e9)
+
+
+def test_on_postgres_too(migrated_postgres_url: str) -> None:
+    chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, Fault(kind="drop"))]
+    with StubProvider(chances=chances, seed=3) as stub, Store.open(migrated_postgres_url, organization="org", project="demo") as store:
+        made = ask(store.generation, openai(stub), n=50, budget_per_run=1.0, budget_per_day=1.0, budget_per_provider=1.0)
+        calls = calls_of(store, made)
+        assert len(calls) == stub.n_calls
+        again = ask(store.generation, openai(stub), n=50)
+        assert stub.n_calls == len(calls)
+    assert made.frame["error"].isna().all()
+    assert again.frame.equals(made.frame)
+
+
+def test_a_third_refused_without_a_word_still_loses_nothing(store: Store) -> None:
+    with StubProvider(chances=[(0.3, status(429))], seed=1) as stub:
+        made = ask(store.generation, openai(stub), n=60)
+    assert made.frame["error"].isna().all()
+    assert max(Counter(call["item_no"] for call in calls_of(store, made)).values()) > 2
+
+
+def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(store: Store, tmp_path: Path) -> None:
+    n = 60
+    with StubProvider(latency_s=0.05) as stub:
+        command = [sys.executable, "-m", "tests.unit.completions.killed_run", f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, str(n)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line.split()[0]) >= n:
+                break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        [run] = store.generation.runs()
+        done = [s.item_no for s in store.generation.settled(run.run_id) if s.state == "succeeded"]
+        assert n <= len(done) < 2 * n
+        before = list(stub.requests)
+        began = time.monotonic()
+        made = generate(
+            prompts_of(n), [OpenAICompatibleBackend("stub-model", stub.base_url)], killed_run.PARAMS, ledger=store.generation,
+            calls=killed_run.CALLS,
+        )  # fmt: skip
+        took = time.monotonic() - began
+        after = stub.requests[len(before) :]
+    assert made.run_id == run.run_id
+    assert made.frame["error"].isna().all()
+    assert len(after) == 2 * n - len(done), "what had finished is not called for"
+    finished = {(row.prompt_id, row.seed) for row in made.frame.itertuples() if row.Index in done}
+    again = {(body["messages"][-1]["content"], body["seed"]) for body in after}
+    assert not {(f"Prompt number {prompt_id[1:]}?", seed) for prompt_id, seed in finished} & again
+    states = Counter(s.state for s in store.generation.settled(run.run_id))
+    assert states == {"succeeded": 2 * n}, "asked = succeeded + failed for good"
+    # What was under way when it was killed is noted, and at least as many as were made and never told.
+    assert made.n_unknown >= len(before) + len(after) - 2 * n
+    assert took < 30, "leases of a process that is gone do not run out first"
+
+
+def test_two_runs_that_claim_the_same_items_call_for_each_once(store: Store, tmp_path: Path) -> None:
+    frames = []
+
+    def run() -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as mine:
+            frames.append(ask(mine.generation, openai(stub), n=40, concurrency=4).frame)
+
+    with StubProvider(latency_s=0.02) as stub:
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert stub.n_calls == 80
+    assert frames[0].equals(frames[1])
+
+
+def test_equal_requests_of_one_run_are_one_call() -> None:
+    requests = [
+        CompletionRequest(prompt_id=p, prompt="The same?", temperature=0, top_p=1, sample_index=0, seed=1, max_tokens=9) for p in "abc"
+    ]
+    with StubProvider() as stub:
+        results = list(openai(stub).complete(requests))
+        assert stub.n_calls == 1
+    assert len(results) == 3
+    assert len({result.text for result in results}) == 1
+
+
+def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
+    def told(done: int, total: int, note: str) -> None:
+        if done >= 10:
+            raise KeyboardInterrupt
+
+    with StubProvider(latency_s=0.1) as stub:
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            ask(store.generation, openai(stub), n=100, concurrency=8, progress=told)
+        assert time.monotonic() - began < 5
+        [run] = store.generation.runs()
+        assert "leased" not in run.states
+        assert "open" in run.states
+        n_before = stub.n_calls
+        made = ask(store.generation, openai(stub), n=100)
+        assert stub.n_calls == n_before + run.states["open"]
+    assert made.frame["error"].isna().all()
+    assert 0 < kinds(store, made)["cancelled"] <= 8
+
+
+def test_a_text_that_the_cache_lost_is_made_again(store: Store) -> None:
+    with StubProvider() as stub:
+        first = ask(store.generation, openai(stub), n=2)
+        store.completions_cache.prune(keep_characters=0)
+        again = ask(store.generation, openai(stub), n=2)
+        assert stub.n_calls == 8
+    assert again.frame["text"].tolist() == first.frame["text"].tolist()
+
+
+# --- bad input: each a named state -----------------------------------------------------------------------------------------------------
+
+TERMINAL: list[tuple[Fault, str]] = [
+    (status(400), "bad_request"),
+    (status(422), "bad_request"),
+    (Fault(kind="content_filter"), "content_filter"),
+    (Fault(kind="refusal"), "refusal"),
+    (Fault(kind="empty"), "empty"),
+    (Fault(kind="huge"), "oversized"),
+]
+PASSING: list[tuple[Fault, str]] = [
+    (Fault(kind="html"), "html"),
+    (Fault(kind="broken_json"), "garbled"),
+    (Fault(kind="foreign_json"), "garbled"),
+    (Fault(kind="invalid_utf8"), "invalid_utf8"),
+    (Fault(kind="drop"), "dropped"),
+    (Fault(kind="cut"), "cut"),
+    (status(500), "server_error"),
+    (status(409), "conflict"),
+    (status(429, 10), "rate_limited"),
+    (status(529), "overloaded"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
+def test_what_never_passes_fails_its_row_alone(store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str) -> None:
+    if fault.kind == "content_filter" and make.__closure__ and "Anthropic" in str(make.__closure__[0].cell_contents):
+        kind = "refusal"  # one word there for both
+    with StubProvider(faults=[None, fault]) as stub:
+        made = ask(store.generation, make(stub), n=3, concurrency=1)
+        assert stub.n_calls == 6
+    failed = made.frame[made.frame["error"].notna()]
+    assert made.kinds == {kind: 1}
+    assert len(failed) == 1
+    assert failed["text"].tolist() == [""]
+    [call] = [call for call in calls_of(store, made) if call["outcome"] == "terminal"]
+    assert (call["kind"], call["error"]) == (kind, failed["error"].iloc[0])
+
+
+@pytest.mark.parametrize(("fault", "kind"), PASSING, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
+def test_what_may_pass_is_tried_again_under_its_name(store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str) -> None:
+    with StubProvider(faults=[None, fault]) as stub:
+        made = ask(store.generation, make(stub), n=3, concurrency=1)
+        assert stub.n_calls == 7
+    assert made.frame["error"].isna().all()
+    assert kinds(store, made) == {"succeeded": 6, kind: 1}
+
+
+def test_what_does_not_pass_in_time_fails_for_good_with_its_reason(store: Store) -> None:
+    with StubProvider(faults=[None], chances=[(1.0, status(500, message="on fire"))]) as stub:
+        made = ask(store.generation, openai(stub), n=2, concurrency=1, max_attempts=3)
+        assert stub.n_calls == 1 + 3 * 3
+    assert made.kinds == {"server_error": 3}
+    assert made.frame["error"].dropna().str.contains("on fire").all()
+
+
+def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_endless(store: Store) -> None:
+    with StubProvider(faults=[None], chances=[(1.0, status(429))]) as stub:
+        made = ask(store.generation, openai(stub), n=1, concurrency=1, max_attempts=2, max_refusals=6)
+        assert stub.n_calls == 1 + 6
+    assert made.kinds == {"rate_limited": 1}
+
+
+@pytest.mark.parametrize(
+    ("stub_", "told", "kind"),
+    [
+        ({"api_key": SecretStr("right")}, "RLHF_API_KEY", "wrong_key"),
+        ({"model": "another"}, "RLHF_API_MODEL", "unknown_model"),
+        ({"faults": [status(429, 1, code="insufficient_quota")] * 99}, "no credit", "no_credit"),
+    ],
+    ids=["wrong key", "unknown model", "no credit"],
+)
+def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
+    store: Store, make: Callable[..., HostedBackend], stub_: dict[str, Any], told: str, kind: str
+) -> None:
+    with StubProvider(**stub_) as stub:
+        with pytest.raises(BackendUnavailable, match=told):
+            ask(store.generation, make(stub), n=100, concurrency=4)
+        assert 1 <= stub.n_calls <= 8
+        [run] = store.generation.runs()
+        settled = store.generation.settled(run.run_id)
+        assert Counter(s.state for s in settled) == {"failed": 200}
+        assert {s.kind for s in settled} == {kind, "unavailable"}
+        stub.mend()
+        made = ask(store.generation, make(stub), n=100)
+    assert made.run_id == run.run_id
+    assert made.frame["error"].isna().all(), "mended, everything is asked for"
+
+
+def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
+    backend = OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1")
+    with pytest.raises(BackendUnavailable, match="RLHF_BASE_URL"):
+        ask(store.generation, backend, n=3, max_attempts=2)
+    [run] = store.generation.runs()
+    assert run.spent.n_unknown == 0, "nothing was sent"
+
+
+def test_another_providers_failure_costs_only_its_own_rows(store: Store) -> None:
+    with StubProvider() as good, StubProvider(api_key=SecretStr("right")) as bad:
+        made = ask(store.generation, openai(good), openai(bad), n=4)
+    assert made.frame["error"].notna().sum() == 8
+    assert set(made.kinds) <= {"wrong_key", "unavailable"}
+
+
+def test_one_provider_and_model_named_twice_is_refused(store: Store) -> None:
+    with StubProvider() as stub, pytest.raises(ConfigurationError, match="same provider and model"):
+        ask(store.generation, openai(stub), openai(stub), n=1)
+
+
+def test_local_and_hosted_backends_share_a_run(store: Store) -> None:
+    with StubProvider() as stub:
+        made = ask(store.generation, openai(stub), TemplateBackend(), n=3)
+    assert made.frame["backend"].value_counts().to_dict() == {"openai_compatible": 6, "template": 6}
+    assert made.spent[("template", "template-1")].cost == 0
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
+def test_a_waiting_time_in_any_form_pauses_the_provider(store: Store, as_: str) -> None:
+    with StubProvider(faults=[None, status(429, 1000, as_)]) as stub:
+        made = ask(store.generation, openai(stub), n=5, concurrency=1)
+        gaps = [b - a for a, b in zip(stub.arrivals[1:], stub.arrivals[2:], strict=False)]
+        assert stub.counters.n_early == 0
+    assert made.frame["error"].isna().all()
+    assert gaps[0] >= 1.0, "nobody asked, neither this item nor another"
+    assert sum(gap >= 1 for gap in gaps) == 1
+
+
+def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
+    ended: list[float] = []
+
+    def told(done: int, total: int, note: str) -> None:
+        if done >= 40:
+            ended.append(time.monotonic() - began)
+            raise KeyboardInterrupt
+
+    with StubProvider() as good, StubProvider(chances=[(1.0, status(429, 120_000, "seconds"))]) as away:
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            ask(store.generation, openai(good), openai(away), n=20, concurrency=4, progress=told)
+        assert good.n_calls == 40
+        assert away.n_calls <= 4, "what was under way when it first said so"
+        assert away.counters.n_early == 0
+    assert ended[0] < 15
+
+
+class Refusing429:
+    """Refuses its first call at once and asks for a second of peace; answers from then on, and notes when it was asked."""
+
+    name, model, model_version, provider, has_answered = "refusing", "m", "m", "nowhere", True
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        raise NotImplementedError
+
+    async def call(self, request: CompletionRequest, on_text: Any = None) -> Reply:
+        self.asked.append(time.monotonic())
+        if len(self.asked) == 1:
+            return fault("rate_limited", "HTTP 429", wait_s=1.0)
+        return Reply(outcome="succeeded", kind="succeeded", billing="metered", text="yes", finish_reason="stop", n_tokens=1)
+
+    async def close(self) -> None: ...
+
+
+def test_a_call_that_was_let_go_but_not_made_waits_for_a_refusal_that_came_between() -> None:
+    backend = Refusing429()
+    made = ask(MemoryLedger(), backend, n=4, concurrency=8)
+    assert made.frame["error"].isna().all()
+    assert backend.asked[1] - backend.asked[0] >= 1.0, "all eight were let go before the first was refused"
+
+
+def test_the_stub_sees_who_asks_again_too_early(make: Callable[..., HostedBackend]) -> None:
+    import asyncio
+
+    asked = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+
+    async def impatient(backend: HostedBackend) -> list[str]:
+        replies = [await backend.call(asked), await backend.call(asked)]
+        await backend.close()
+        return [reply.kind for reply in replies]
+
+    with StubProvider(faults=[status(429, 60_000)]) as stub:
+        assert asyncio.run(impatient(make(stub))) == ["rate_limited", "succeeded"]
+        assert stub.counters.n_early == 1
+
+
+def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
+    with StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub, StubProvider() as good:
+        began = utc_now()
+        with pytest.raises(ProviderParked, match=r"7,200 s.* 9 of 20 completions wait until"):
+            ask(store.generation, openai(stub), openai(good), n=5, concurrency=1)
+        assert (stub.n_calls, good.n_calls) == (2, 10), "the other provider's are all made"
+        [run] = store.generation.parked()
+        assert run.states == {"succeeded": 11, "open": 9}
+        assert run.ended_at is None
+        assert timedelta(seconds=7_190) < run.parked_until - began < timedelta(seconds=7_260)
+        assert "left alone for 7,200 s" in run.parked_why
+        made = ask(store.generation, openai(stub), openai(good), n=5)
+        assert (stub.n_calls, good.n_calls) == (2 + 9, 10), "exactly what was missing"
+    assert made.frame["error"].isna().all()
+    assert store.generation.parked() == []
+    assert kinds(store, made) == {"succeeded": 20, "long_wait": 1}
+
+
+def test_a_backend_without_a_ledger_of_its_own_says_how_long_it_was_asked_to_wait() -> None:
+    asked = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+    with StubProvider(faults=[status(429, 7_200_000, "seconds")]) as stub, pytest.raises(BackendUnavailable, match=r"7,200 s"):
+        list(openai(stub).complete([asked]))
+
+
+# --- money -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> None:
+    with StubProvider(latency_s=0.01) as stub:
+        made = ask(store.generation, openai(stub), n=150, concurrency=64, budget_per_run=0.002)
+        counted = stub.counters
+    paid = (counted.n_prompt_tokens + counted.n_tokens) / 1e6
+    assert 0.0018 < paid <= 0.002
+    assert made.cost == pytest.approx(paid)
+    assert set(made.kinds) == {"budget"}
+    assert made.frame["error"].dropna().str.contains("Not called: the budget of this run").all()
+    with StubProvider() as stub:
+        more = ask(store.generation, openai(stub), n=1, budget_per_day=100.0)
+    assert more.frame["error"].isna().all()
+
+
+def test_replies_that_never_came_count_against_a_budget(store: Store) -> None:
+    with StubProvider(faults=[None], chances=[(1.0, Fault(kind="drop"))]) as stub:
+        made = ask(store.generation, openai(stub), n=20, concurrency=1, budget_per_run=0.001)
+    assert made.n_unknown > 0
+    assert made.cost + made.cost_unknown <= 0.001
+    assert "budget" in made.kinds
+
+
+def test_a_budget_without_prices_is_refused_before_anything_is_asked(store: Store) -> None:
+    with StubProvider() as stub:
+        with pytest.raises(ConfigurationError, match="prices"):
+            ask(store.generation, openai(stub), prompt_price=None, budget_per_run=1.0)
+        assert stub.n_calls == 0
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(store: Store, make: Callable[..., HostedBackend]) -> None:
+    heard: dict[int, list[str]] = {}
+    first: list[float] = []
+
+    def listen(item_no: int, piece: str) -> None:
+        first.append(time.monotonic())
+        heard.setdefault(item_no, []).append(piece)
+
+    with StubProvider(chunk_s=0.05) as stub:
+        began = time.monotonic()
+        made = ask(store.generation, make(stub), n=1, stream=True, on_text=listen)
+        ended = time.monotonic()
+        counted = stub.counters
+    assert made.frame["text"].tolist() == ["".join(heard[i]) for i in range(2)]
+    assert first[0] - began < (ended - began) / 2
+    assert made.frame["n_tokens"].sum() == counted.n_tokens, "streams tell what they cost too"
+
+
+@pytest.mark.parametrize("kind", ["cut", "no_finish"])
+def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(store: Store, make: Callable[..., HostedBackend], kind: Kind) -> None:
+    with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
+        made = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
+        assert stub.n_calls == 5
+    assert made.frame["error"].isna().all()
+    [cut] = [call for call in calls_of(store, made) if call["kind"] == "cut"]
+    [whole] = {text for text in made.frame["text"] if text.startswith(cut["partial"])}
+    assert 0 < len(cut["partial"]) < len(whole)
+    assert cut["billing"] == "unknown"
+
+
+def test_whole_answers_and_streams_are_the_same_text(store: Store, make: Callable[..., HostedBackend]) -> None:
+    with StubProvider() as stub:
+        whole = ask(MemoryLedger(), make(stub), n=3)
+        streamed = ask(MemoryLedger(), make(stub), n=3, stream=True)
+    assert whole.frame["text"].tolist() == streamed.frame["text"].tolist()
+    assert whole.frame["finish_reason"].tolist() == streamed.frame["finish_reason"].tolist()
+    assert whole.spent == streamed.spent
+
+
+# --- the ledger's own troubles ---------------------------------------------------------------------------------------------------------
+
+
+class Refusing(MemoryLedger):
+    """A disk that is full for some turns."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    def turn(
+        self, run_id: str, owner: str, attempts: Sequence[Attempt], wanted: Mapping[Lane, int], budget: Budget, *, is_dead: Callable[[str], bool]
+    ) -> Turn:  # fmt: skip
+        if self._spent and self.refusals:
+            self.refusals -= 1
+            raise StoreError("database or disk is full")
+        return super().turn(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_a_moment() -> None:
+    with StubProvider() as stub:
+        made = ask(Refusing(2), openai(stub), n=40, concurrency=4)
+        assert stub.n_calls == 80
+    assert made.frame["error"].isna().all()
+
+
+def test_a_disk_that_stays_full_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+    with StubProvider() as stub, pytest.raises(StoreError, match="disk is full"):
+        ask(Refusing(10_000), openai(stub), n=200, concurrency=4)
+    assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
+
+
+def test_a_bug_in_a_backend_is_not_swallowed(store: Store) -> None:
+    class Broken(OpenAICompatibleBackend):
+        async def call(self, request: CompletionRequest, on_text: Any = None) -> Any:
+            raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        ask(store.generation, Broken("m", "http://127.0.0.1:9/v1"), n=3)
+
+
+def test_if_everything_fails_the_stage_fails_with_the_reason(store: Store) -> None:
+    with StubProvider(chances=[(1.0, Fault(kind="refusal"))]) as stub, pytest.raises(CompletionError, match=r"All 6 .* refused"):
+        ask(store.generation, openai(stub), n=3)
+
+
+def test_an_owner_is_dead_when_its_process_is() -> None:
+    assert not is_dead(new_owner())
+    host, pid, begin, number = new_owner().rsplit("/", 3)
+    assert is_dead(f"{host}/{pid}/{float(begin) - 100:.2f}/{number}"), "the number came again"
+    assert is_dead(f"{host}/4194000/1.00/0")
+    assert not is_dead("another host/4194000/1.00/0")
+
+
+def test_notebooks_may_ask_too(store: Store) -> None:
+    import asyncio
+
+    async def cell() -> Generation:
+        return ask(store.generation, openai(stub), n=2)
+
+    with StubProvider() as stub:
+        assert len(asyncio.run(cell()).frame) == 4
+
+
+# --- the key ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_key_is_nowhere_but_in_the_requests(
+    store: Store, make: Callable[..., HostedBackend], tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    faults = [
+        None,
+        status(400, message=f"key {KEY} may not"),
+        status(500, message=KEY),
+        Fault(kind="cut"),
+        Fault(kind="drop"),
+        status(429, 5),
+    ]
+    with StubProvider(api_key=SecretStr(KEY), faults=faults) as stub:
+        made = ask(store.generation, make(stub), n=5, concurrency=1)
+        ask(store.generation, make(stub), n=2, stream=True)
+    with StubProvider(api_key=SecretStr("another")) as stub:
+        backend = make(stub)
+        shown = repr(backend)
+        with pytest.raises(BackendUnavailable) as refused:
+            ask(store.generation, backend, n=1, params=PARAMS.model_copy(update={"seed": 9}))
+    store.close()
+    said = [
+        made.frame.to_json(), repr(made), shown, str(refused.value), repr(refused.value.__cause__), caplog.text, *capfd.readouterr(),
+        json.dumps([r.record for r in store.generation.runs()]),
+    ]  # fmt: skip
+    assert "***" in "".join(said), "the STUB did repeat it"
+    assert [text for text in said if KEY in text] == []
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 1
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+# --- which provider --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_settings_name_the_provider_and_its_address() -> None:
+    openai_, local = Settings(completion_backend="openai_compatible", base_url="http://here/v1"), Settings(completion_backend="local")
+    assert hosted_backend(local) is None
+    assert hosted_backend(Settings(completion_backend="template")) is None
+    [made, own, named] = [
+        hosted_backend(openai_, timeout_s=9),
+        hosted_backend(Settings(completion_backend="anthropic", api_key=SecretStr(KEY))),
+        hosted_backend(Settings(completion_backend="anthropic", base_url="http://here/v1")),
+    ]
+    assert isinstance(made, OpenAICompatibleBackend)
+    assert (made.base_url, made.timeout_s) == ("http://here/v1", 9)
+    assert isinstance(own, AnthropicBackend)
+    assert isinstance(named, AnthropicBackend)
+    assert (own.provider, named.provider) == ("api.anthropic.com", "here")
+
+
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(store: Store, make: Callable[..., HostedBackend]) -> None:
+    with StubProvider(faults=[None, Fault(kind="html", delay_s=3)]) as stub:
+        made = ask(store.generation, make(stub, timeout_s=0.3), n=2, concurrency=1)
+        assert stub.n_calls == 5
+    assert made.frame["error"].isna().all()
+    [late] = [call for call in calls_of(store, made) if call["kind"] == "timeout"]
+    assert late["billing"] == "unknown"

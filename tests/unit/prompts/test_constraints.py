@@ -1,0 +1,184 @@
+import json
+import re
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.prompts import PromptParams, Report, generate
+from rlhf_pipeline.prompts.constraints import ConstraintParams, Constraints, language_of
+from rlhf_pipeline.prompts.templates import shipped_templates
+
+DAY = "2026-01-01"
+
+
+def broken(text, embed=None, **params):
+    return Constraints(ConstraintParams(**params), embed).broken(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "rule", "reason"),
+    [
+        ("short", {"min_chars": 6}, "length", r"5 characters, at least 6 .*min_chars"),
+        ("rather long", {"max_chars": 6}, "length", r"11 characters, at most 6 .*max_chars"),
+        ("Name a rivers' end.", {"must": ["river"]}, "must", "'river' is not in it"),
+        ("Name a big  River.", {"must_not": ["big river"]}, "must_not", "'big river' is in it"),
+        ("Name a cafe\u0301.", {"must_not": ["caf\u00e9"]}, "must_not", "is in it"),
+        ("Name a ｒｉｖｅｒ.", {"must_not": ["river"]}, "must_not", "is in it"),
+        ("Die STRASSE.", {"must_not": ["straße"]}, "must_not", "is in it"),
+        ("写一首关于大海的诗", {"must_not": ["大海"]}, "must_not", "is in it"),
+        ("Was ist die Hauptstadt von Frankreich?", {"language": "en"}, "language", "reads as de, en is asked for"),
+        ("2 + 2 = ?", {"language": "en"}, "language", "too few letters"),
+        (" \n", {}, "empty", "the prompt is empty"),
+        ("x" * 100_001, {}, "size", "100,001 bytes, the limit is 100,000"),
+        ("a\x00b", {}, "text", "NUL"),
+        ("a\ud800b", {}, "text", "the prompt holds half a character .* after 1 others"),
+    ],
+)
+def test_a_prompt_that_breaks_a_rule_is_refused_with_the_reason(text, params, rule, reason):
+    found = broken(text, **params)
+    assert found is not None
+    assert found.rule == rule
+    assert re.search(reason, found.reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "params"),
+    [
+        ("123456", {"min_chars": 6, "max_chars": 6}),
+        ("The RIVER rises.", {"must": ["river"]}),
+        ("Two rivers.", {"must_not": ["river"]}),
+        ("Use C++ here.", {"must": ["C++"]}),
+        ("Quelle est la capitale de la France ?", {"language": "fr"}),
+        ("写一首关于大海的诗", {"language": "zh"}),
+        ("写一首关于大海的诗", {"must": ["大海"]}),
+        ("바다는 넓다", {"must": ["바다"]}),
+        ("cafe\u0301 or tea", {"must": ["caf\u00e9"]}),
+    ],
+)
+def test_a_prompt_that_keeps_all_rules_passes(text, params):
+    assert broken(text, **params) is None
+
+
+def embed(texts):
+    """Unit vectors: how often a text says sea, and how often rock."""
+    found = np.array([[1e-3 + text.lower().count("sea"), 1e-3 + text.lower().count("rock")] for text in texts], dtype=np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def test_a_topic_is_kept_by_the_similarity_of_embeddings():
+    assert broken("Tell me of the sea.", embed, topic="sea") is None
+    found = broken("Tell me of a rock.", embed, topic="sea")
+    assert found.rule == "topic"
+    assert "similarity 0.00 to 'sea', at least 0.30" in found.reason
+
+
+class Counting:
+    """`embed`, which counts how often it was asked and of how many texts."""
+
+    calls, texts = 0, 0
+
+    def __call__(self, texts):
+        self.calls += 1
+        self.texts += len(texts)
+        return embed(texts)
+
+
+def test_a_topic_embeds_each_text_once_and_many_at_a_time(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": f"Tell {n} of the {('sea', 'rock')[n % 2]}."}) + "\n" for n in range(400)), encoding="utf-8"
+    )
+    counting = Counting()
+    frame = generate(PromptParams(n=200, source="dataset", topic="sea"), day=DAY, source_file=path, embed=counting)
+    assert frame["text"].str.contains("sea").all()
+    assert counting.texts <= 401
+    assert counting.calls <= 10
+
+
+@pytest.mark.parametrize("source", ["templates", "evolution", "freeform"])
+def test_texts_off_the_topic_are_given_up_soon(source):
+    counting = Counting()
+    with pytest.raises(PromptError, match=r"were rejected, the first: .*similarity 0.00 to 'sea'|no prompt to begin from"):
+        generate(
+            PromptParams(n=6, source=source, topic="sea", min_topic_similarity=0.999, must_not=["sea"]), day=DAY, embed=lambda texts: counting(
+                [f"{text} rock" if text != "sea" else text for text in texts]
+            ),
+        )  # fmt: skip
+    assert counting.texts < 60 * len(shipped_templates("taught"))
+    assert counting.calls < counting.texts / 4
+
+
+def test_what_is_read_ahead_changes_no_prompt():
+    params = PromptParams(n=20, library="all", categories={"creative": 1})
+    plain = generate(params, day=DAY)
+    asked = generate(params.model_copy(update={"topic": "sea", "min_topic_similarity": -1.0}), day=DAY, embed=embed)
+    assert asked["text"].tolist() == plain["text"].tolist()
+
+
+def test_a_topic_without_an_encoder_is_an_error():
+    with pytest.raises(PromptError, match="needs a sentence encoder"):
+        generate(PromptParams(n=1, topic="sea"), day=DAY)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"min_chars": 9, "max_chars": 8}, "min_chars 9 is above max_chars 8"),
+        ({"must": ["Tea"], "must_not": ["tea"]}, "must stand and must not stand"),
+        ({"must": [" "]}, "a term is empty"),
+        ({"language": "xx"}, "unknown language 'xx'"),
+    ],
+)
+def test_rules_that_nothing_could_keep_are_refused(params, message):
+    with pytest.raises(ValidationError, match=message):
+        PromptParams(**params)
+
+
+def test_no_violator_comes_through_and_every_rejection_has_a_reason():
+    rules = {"min_chars": 40, "max_chars": 60, "must": ["Ana"], "must_not": ["rain", "moon"], "language": "en"}
+    heard = []
+    report = Report(sink=heard.append)
+    frame = generate(PromptParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report)
+    assert len(frame) == 30
+    assert [text for text in frame["text"] if broken(text, **rules)] == []
+    assert report.n_kept == 30
+    assert len(heard) == report.n_rejected.total() > 30
+    assert all(r.reason and r.text and r.rule in rules | {"length": 0} for r in heard)
+    assert set(report.n_rejected) >= {"length", "must"}
+
+
+def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
+    with pytest.raises(PromptError, match=r"has 0 unused creative prompts.*were rejected, the first: .*'zebra' is not in it"):
+        generate(PromptParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
+
+
+@pytest.mark.slow
+def test_every_english_template_is_told_to_be_english():
+    texts = [
+        draft.text
+        for t in shipped_templates("all")
+        for i in range(0, t.n_combinations, max(1, t.n_combinations // 3))
+        if (draft := t.fill(i))
+    ]
+    assert len(texts) > 600
+    assert [text for text in texts if language_of(text) != "en"] == []
+
+
+@pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])
+def test_the_rules_hold_whatever_the_source(source):
+    frame = generate(PromptParams(n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"), day=DAY)
+    assert frame["text"].str.len().between(38, 160).all()
+    assert not frame["text"].str.contains(r"\bname\b", case=False).any()
+
+
+def test_a_data_set_names_each_violator_by_its_line(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Say tea.", "Say coffee.", "Say milk.")), encoding="utf-8")
+    report = Report()
+    frame = generate(PromptParams(n=2, source="dataset", must_not=["coffee"]), day=DAY, source_file=path, report=report)
+    assert set(frame["text"]) == {"Say tea.", "Say milk."}
+    assert len(report.rejections) <= 1
+    with pytest.raises(PromptError, match=r"2 unused new prompts, 3 were asked for.*line 2: 'coffee' is in it"):
+        generate(PromptParams(n=3, source="dataset", must_not=["coffee"]), day=DAY, source_file=path)

@@ -1,0 +1,38 @@
+import pytest
+
+from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.prompts.expressions import compute, names_in
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("a + 2 * b", 11),
+        ("(a - b) ** 2", 4),
+        ("a / b * b", 3),
+        ("a / b", None),
+        ("-a // b", -1),
+        ("b % a", 1),
+        ("upper(word) ", "TEA"),
+        ("join(initial(word), len(word))", "t3"),
+        ("in_order(word, 'apple')", "apple, tea"),
+        ("max(a, b) - min(a, b)", 1),
+    ],
+)
+def test_whole_numbers_and_texts_are_computed_exactly(expression, value):
+    assert compute(expression, {"a": 3, "b": 4, "word": "tea"} | ({"b": 5} if "**" in expression else {}), where="here") == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["__import__('os')", "a.real", "[a]", "lambda: a", "open('x')", "a if a else b", "f'{a}'", "missing", "a ** 1000", "a / 0", "1.5"],
+)
+def test_nothing_else_is_run(expression):
+    with pytest.raises(PromptError, match=r"^template x: "):
+        compute(expression, {"a": 3, "b": 4}, where="template x")
+
+
+def test_the_variables_of_an_expression_are_known_before_it_is_computed():
+    assert names_in("len(word) + a * a", where="here") == {"word", "a"}
+    with pytest.raises(PromptError, match=r"here: 'a \+' is no expression"):
+        names_in("a +", where="here")

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from rlhf_pipeline.prompts import PromptParams, Report, generate
+from rlhf_pipeline.prompts.near_duplicates import LEAST_FOUND, NearDuplicates, jaccard, shingles, signature
+from rlhf_pipeline.prompts.templates import shipped_templates
+from tests.unit.prompts.promises import WORDS
+
+
+def sentence(rng, n=30):
+    return " ".join(WORDS[i] for i in rng.integers(len(WORDS), size=n))
+
+
+def changed(rng, text, n):
+    words = text.split()
+    for i in rng.choice(len(words), size=n, replace=False):
+        words[i] = "".join(rng.permutation(list("qxzvwk")))
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("limit", [0.5, 0.7, 0.8, 0.9])
+def test_near_duplicates_are_found_and_nothing_else_is(limit):
+    rng = np.random.default_rng(0)
+    seen, texts = NearDuplicates(limit), [sentence(rng) for _ in range(40)]
+    for text in texts:
+        seen.add(text)
+    assert len(seen) == 40
+    n_near = n_found = 0
+    known = [shingles(text) for text in texts]
+    for text in texts:
+        for n in (0, 1, 2, 3, 5, 8):
+            other = changed(rng, text, n)
+            truth = max(jaccard(shingles(other), t) for t in known)
+            found = seen.found(other)
+            if found is not None:
+                assert found[0] > limit
+                assert jaccard(shingles(other), shingles(found[1])) == found[0]
+            if truth > limit:
+                n_near += 1
+                n_found += found is not None
+    assert n_near > 50
+    assert n_found / n_near >= LEAST_FOUND
+
+
+def test_the_minima_estimate_the_similarity_without_bias():
+    rng = np.random.default_rng(1)
+    errors = []
+    for _ in range(200):
+        a = sentence(rng)
+        b = changed(rng, a, int(rng.integers(1, 12)))
+        errors.append((signature(a) == signature(b)).mean() - jaccard(shingles(a), shingles(b)))
+    assert abs(np.mean(errors)) < 0.02
+    assert np.std(errors) < 0.08  # sqrt(s (1 - s) / 64) is at most 0.0625
+
+
+def test_case_and_spacing_do_not_tell_texts_apart():
+    seen = NearDuplicates(0.99)
+    seen.add("Name three  rivers.")
+    assert seen.found("NAME three\nrivers.") == (1.0, "Name three  rivers.")
+    assert seen.found("Name three mountains.") is None
+
+
+@pytest.mark.parametrize("text", ["", "a", "a b", "\ud800x"])
+def test_short_and_broken_texts_are_texts(text):
+    seen = NearDuplicates(0.8)
+    assert seen.found(text) is None
+    seen.add(text)
+    assert seen.found(text) == (1.0, text)
+
+
+def test_what_was_seen_is_found_after_the_tables_have_grown():
+    seen = NearDuplicates(0.8)
+    texts = [f"Question {n} of {n * 7919 % 10_007} about {WORDS[n % 16]} {WORDS[n // 16 % 16]} number {n * n}" for n in range(2500)]
+    for text in texts:
+        seen.add(text)
+    assert all(seen.found(text) is not None for text in texts[::50])
+
+
+def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():
+    wide = [t for t in shipped_templates("all") if t.category == "safety" and t.difficulty == "hard"]
+    report = Report()
+    params = PromptParams(n=len(wide), library="all", categories={"safety": 1}, difficulties={"hard": 1}, max_similarity=0.7)
+    frame = generate(params, day="2026-01-01", report=report)
+    texts = [shingles(text) for text in frame["text"]]
+    assert max(jaccard(a, b) for i, a in enumerate(texts) for b in texts[:i]) <= 0.7
+    several = generate(params.model_copy(update={"max_similarity": 1.0, "n": 100}), day="2026-01-01")
+    close = [shingles(text) for text in several["text"]]
+    assert max(jaccard(a, b) for i, a in enumerate(close) for b in close[:i]) > 0.7

@@ -1,0 +1,440 @@
+"""The work ledger on both databases: who may claim what, what a call costs, and that nothing is lost or counted twice."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select, text, update
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Spending, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store.generation import GenerationLedger
+from rlhf_pipeline.store.schema import completion_cache, generation_attempts, generation_items, generation_runs, generation_spending
+from tests.unit.store.databases import on_sqlite
+
+LANE: Lane = ("api.example.org", "m")
+OTHER: Lane = ("api.example.com", "m")
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def now(self) -> datetime:
+        return self.time
+
+    def pass_(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock(store: Store) -> Clock:
+    store.database.clock = clock = Clock()
+    return clock
+
+
+def work(n: int, *, lane: Lane = LANE, reserve: int = 10, keys: Sequence[str] | None = None) -> list[WorkItem]:
+    return [
+        WorkItem(
+            item_no=i, position=i, prompt_id=f"p{i}", provider=lane[0], model=lane[1], sample_index=0, params="{}",
+            cache_key=keys[i] if keys else f"key {i}", reserve=reserve, is_metered=True,
+        )
+        for i in range(n)
+    ]  # fmt: skip
+
+
+def start(store: Store, items: Sequence[WorkItem], run_id: str = "run") -> None:
+    store.generation.start(run_id, items, asset="completions", record="{}")
+
+
+def turn(
+    store: Store, wanted: int | Mapping[Lane, int] = 0, attempts: Sequence[Attempt] = (), *, run_id: str = "run", owner: str = "me",
+    budget: Budget | None = None, dead: Sequence[str] = (),
+) -> Turn:  # fmt: skip
+    lanes = {LANE: wanted} if isinstance(wanted, int) else wanted
+    return store.generation.turn(run_id, owner, attempts, lanes, budget or Budget(), is_dead=lambda who: who in dead)
+
+
+def attempt(item_no: int, becomes: str = "succeeded", **more: Any) -> Attempt:
+    """A call that cost 4 of the 10 reserved, for 3 + 5 tokens."""
+    outcome = {"succeeded": "succeeded", "failed": "terminal", "open": "retryable"}[becomes]
+    values: dict[str, Any] = {
+        "item_no": item_no, "provider": LANE[0], "model": LANE[1], "cache_key": f"key {item_no}", "started_at": START, "latency_ms": 200.0,
+        "outcome": outcome, "kind": "succeeded" if becomes == "succeeded" else "server_error", "becomes": becomes,
+        "is_fault": becomes != "succeeded", "billing": "metered" if becomes == "succeeded" else "none",
+    }  # fmt: skip
+    if becomes == "succeeded":
+        values |= {"n_prompt_tokens": 3, "n_tokens": 5, "cost": 4, "result": f"text {item_no}"}
+    return Attempt(**(values | more))
+
+
+def numbers(claims: Sequence[Claim]) -> list[int]:
+    return [claim.item_no for claim in claims]
+
+
+def states(store: Store, run_id: str = "run") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for settled in store.generation.settled(run_id):
+        found[settled.state] = found.get(settled.state, 0) + 1
+    return found
+
+
+def rows(store: Store, table: Any) -> list[Any]:
+    with store.database.reading() as connection:
+        return list(connection.execute(select(table)))
+
+
+def test_it_is_a_work_ledger(store: Store) -> None:
+    ledger: WorkLedger = store.generation
+    assert ledger.settled("none") == []
+
+
+def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    assert numbers(turn(store, 2).claimed[LANE]) == [0, 1]
+    last = turn(store, 2, [attempt(0), attempt(1, "failed", error="no")])
+    assert numbers(last.claimed[LANE]) == [2]
+    assert (last.n_open, last.n_leased) == (0, 0)
+    turn(store, 0, [attempt(2)])
+    told = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.settled("run")]
+    assert told == [("succeeded", None, None, 1), ("failed", "server_error", "no", 1), ("succeeded", None, None, 1)]
+    assert store.generation.results(["key 0", "key 1", "key 2"]) == {"key 0": "text 0", "key 2": "text 2"}
+    assert store.generation.spent("run") == {LANE: Spending(n_calls=3, n_prompt_tokens=6, n_tokens=10, cost=8)}
+
+
+def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: Clock) -> None:
+    start(store, work(1))
+    turn(store, 1)
+    waiting = turn(store, 1, [attempt(0, "open", not_before=START + timedelta(seconds=5))])
+    assert (waiting.claimed[LANE], waiting.n_open, waiting.due_s) == ([], 1, 5.0)
+    clock.pass_(5)
+    assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
+
+
+def test_a_clock_that_jumps_back_keeps_nothing_waiting_and_no_lease_for_ever(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2, owner="other")
+    turn(store, 0, [attempt(0, "open", not_before=START + timedelta(seconds=5))], owner="other")
+    clock.pass_(-86_400)
+    assert numbers(turn(store, 2).claimed[LANE]) == [0, 1]
+    lost = [row for row in rows(store, generation_attempts) if row.outcome == "lost"]
+    assert [(row.item_no, row.billing, row.cost) for row in lost] == [(1, "unknown", 10)]
+
+
+def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2, owner="other")
+    clock.pass_(60)
+    assert turn(store, 2).claimed[LANE] == []
+    clock.pass_(61)
+    assert turn(store, 2).claimed[LANE] == [Claim(0, 1, 0), Claim(1, 1, 0)]
+    assert store.generation.spent("run") == {LANE: Spending(n_unknown=2, cost_unknown=20)}
+
+
+def test_leases_are_renewed_by_turns(store: Store, clock: Clock) -> None:
+    start(store, work(1))
+    turn(store, 1, owner="other")
+    for _ in range(5):
+        clock.pass_(60)
+        turn(store, 0, owner="other")
+    assert turn(store, 1).claimed[LANE] == []
+
+
+def test_leases_of_a_dead_process_are_taken_back_at_once(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 1, owner="killed")
+    assert numbers(turn(store, 2, dead=["killed"]).claimed[LANE]) == [0, 1]
+
+
+def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2, owner="slow")
+    clock.pass_(200)
+    turn(store, 2)  # lost, and mine now
+    turn(store, 0, [attempt(0), attempt(1, "failed", error="late")], owner="slow")
+    assert [s.state for s in store.generation.settled("run")] == ["succeeded", "leased"], "a late failure is nobody's verdict"
+    turn(store, 0, [attempt(0), attempt(1)])
+    calls = sorted((row.item_no, row.attempt_no, row.outcome) for row in rows(store, generation_attempts))
+    assert calls == [(0, 1, "lost"), (0, 2, "succeeded"), (0, 3, "succeeded"), (1, 1, "lost"), (1, 2, "terminal"), (1, 3, "succeeded")]
+    assert states(store) == {"succeeded": 2}
+
+
+def test_many_workers_never_claim_the_same_item(store: Store) -> None:
+    start(store, work(200))
+
+    def take(owner: int) -> list[int]:
+        mine: list[int] = []
+        for _ in range(10):
+            mine += numbers(turn(store, 5, owner=f"worker {owner}").claimed[LANE])
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = [item for mine in pool.map(take, range(4)) for item in mine]
+    assert sorted(taken) == list(range(200))
+
+
+def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(store: Store, clock: Clock) -> None:
+    start(store, work(3, keys=["same", "same", "another"]))
+    start(store, work(1, keys=["same"]), "second")
+    assert numbers(turn(store, 3).claimed[LANE]) == [0, 2]
+    assert turn(store, 3, run_id="second").claimed[LANE] == []
+    found = turn(store, 3, [attempt(0, cache_key="same"), attempt(2, cache_key="another")])
+    assert (found.claimed[LANE], found.from_cache, found.n_open) == ([], [1], 0)
+    assert turn(store, 3, run_id="second").from_cache == [0]
+    assert store.generation.spent("run")[LANE].n_calls == 2
+    assert store.generation.spent("second") == {}
+
+
+def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: Clock) -> None:
+    store.completions_cache.put_many({"key 1": "known"})
+    start(store, work(3))
+    assert [(s.state, s.is_cached) for s in store.generation.settled("run")] == [("open", False), ("succeeded", True), ("open", False)]
+
+
+def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> None:
+    start(store, work(300))
+
+    def call(owner: int) -> int:
+        made, attempts = 0, []
+        while True:
+            found = turn(store, 2, attempts, owner=f"w{owner}", budget=Budget(run=205))
+            made += len(found.claimed[LANE])
+            if not found.claimed[LANE]:
+                return made
+            attempts = [attempt(claim.item_no, cost=7) for claim in found.claimed[LANE]]
+
+    with ThreadPoolExecutor(64) as pool:
+        made = sum(pool.map(call, range(64)))
+    while more := turn(store, 1, budget=Budget(run=205)).claimed[LANE]:  # what came back unused
+        turn(store, 0, [attempt(claim.item_no, cost=7) for claim in more])
+        made += len(more)
+    spent = store.generation.spent("run")[LANE]
+    assert spent.cost == 7 * made <= 205
+    assert spent.cost + 10 > 205, "and not less than it bears"
+
+
+@pytest.mark.parametrize(
+    ("budget", "fits"),
+    [
+        (Budget(run=25), 2),
+        (Budget(day=25), 1),  # the other run spent 4 of it today, and holds 10
+        (Budget(provider=25), 1),
+        (Budget(run=5), 0),
+        (Budget(run=0), 0),
+        (Budget(), 5),
+    ],
+    ids=str,
+)
+def test_a_budget_counts_what_is_spent_and_what_is_under_way(store: Store, clock: Clock, budget: Budget, fits: int) -> None:
+    start(store, work(2, keys=["x", "y"]), "before")
+    turn(store, 1, run_id="before")
+    turn(store, 1, [attempt(0, cache_key="x")], run_id="before")
+    start(store, work(5))
+    assert len(turn(store, 5, budget=budget).claimed[LANE]) == fits
+
+
+def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    assert numbers(turn(store, 3, budget=Budget(run=15)).claimed[LANE]) == [0]
+    assert turn(store, 3, budget=Budget(run=15)).over_budget == {}
+    over = turn(store, 3, [attempt(0)], budget=Budget(run=13)).over_budget
+    assert "the budget of this run" in over[LANE]
+    assert store.generation.stop("run", LANE, "budget", over[LANE]) == [1, 2]
+    assert states(store) == {"succeeded": 1, "failed": 2}
+
+
+def test_yesterdays_spending_is_not_todays(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    turn(store, 1)
+    turn(store, 0, [attempt(0)])
+    assert turn(store, 3, budget=Budget(day=12)).claimed[LANE] == []
+    clock.pass_(86_400)
+    assert numbers(turn(store, 3, budget=Budget(day=12)).claimed[LANE]) == [1]
+    turn(store, 0, [attempt(1)])
+    assert [key for key, _ in store.generation.totals("day")] == [("2026-01-01",), ("2026-01-02",)]
+
+
+def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 1)
+    turn(store, 0, [attempt(0, "open", billing="unknown", cost=10, kind="dropped")])
+    assert store.generation.spent("run") == {LANE: Spending(n_calls=1, n_unknown=1, cost_unknown=10)}
+    assert turn(store, 2, budget=Budget(run=19)).over_budget[LANE]
+
+
+def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
+    start(store, work(4))
+    turn(store, 4)
+    turn(store, 0, [attempt(0), attempt(1), attempt(2, "open", billing="unknown", cost=10), attempt(3, "failed")])
+    clock.pass_(90_000)
+    turn(store, 1)
+    turn(store, 0, [attempt(2)])
+    calls = [row for row in rows(store, generation_attempts) if row.outcome != "lost"]
+    summed = [row for row in rows(store, generation_spending)]
+    assert len(summed) == 2
+    for column in ("n_prompt_tokens", "n_tokens"):
+        assert sum(getattr(row, column) for row in summed) == sum(getattr(row, column) for row in calls)
+    assert sum(row.n_calls for row in summed) == len(calls) == 5
+    assert sum(row.cost for row in summed) == sum(row.cost for row in calls if row.billing != "unknown")
+    assert sum(row.cost_unknown for row in summed) == sum(row.cost for row in calls if row.billing == "unknown")
+    assert store.generation.totals("asset") == [(("completions",), Spending(5, 1, 9, 15, 12, 10))]
+    assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 1, 1, 2, 1]
+
+
+def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    turn(store, 2)
+    turn(store, 0, [attempt(0), attempt(1, "failed")])
+    start(store, work(3))
+    assert states(store) == {"succeeded": 1, "failed": 1, "open": 1}, "a failure stands while the run goes on"
+    turn(store, 1)
+    turn(store, 0, [attempt(2)])
+    store.generation.end("run")
+    [listed] = store.generation.runs()
+    assert (listed.states, listed.ended_at, listed.spent.n_calls) == ({"succeeded": 2, "failed": 1}, START, 3)
+    start(store, work(3))
+    assert turn(store, 3).claimed[LANE] == [Claim(1, 1, 0)]
+
+
+def test_a_start_that_was_killed_half_way_notes_the_rest(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = GenerationLedger._note
+
+    def dies(self: GenerationLedger, run_id: str, batch: Sequence[WorkItem]) -> None:
+        noted(self, run_id, batch[:400])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GenerationLedger, "_note", dies)
+    with pytest.raises(KeyboardInterrupt):
+        start(store, work(700))
+    monkeypatch.undo()
+    start(store, work(700))
+    assert states(store) == {"open": 700}
+    assert len(rows(store, generation_runs)) == 1
+
+
+def test_what_is_released_or_reopened_may_be_claimed(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    turn(store, 3)
+    store.generation.release("run", "me", [2])
+    assert numbers(turn(store, 3, owner="other").claimed[LANE]) == [2]
+    store.generation.release("run", "me")
+    assert numbers(turn(store, 3).claimed[LANE]) == [0, 1]
+    turn(store, 0, [attempt(0)])
+    with store.database.writing() as connection:
+        connection.execute(completion_cache.delete())
+    store.generation.reopen("run", [0])
+    assert numbers(turn(store, 3).claimed[LANE]) == [0]
+
+
+def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
+    items = [*work(2), *(WorkItem(**{**{n: getattr(i, n) for n in i.__slots__}, "item_no": i.item_no + 2, "cache_key": f"b{i.item_no}"}) for i in work(2, lane=OTHER))]  # fmt: skip  # noqa: E501
+    start(store, items)
+    found = turn(store, {LANE: 0, OTHER: 5})
+    assert numbers(found.claimed[OTHER]) == [2, 3]
+    assert (found.n_open, found.n_leased) == (2, 0)
+    assert turn(store, {OTHER: 5}).n_open == 0, "of the lanes that were asked about"
+
+
+def test_another_projects_work_is_not_seen(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+        start(other, work(1))
+        assert numbers(turn(other, 5).claimed[LANE]) == [0]
+        assert other.generation.totals("asset") == []
+    assert numbers(turn(store, 5).claimed[LANE]) == [0, 1]
+
+
+def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2)
+    with pytest.raises(StoreError):
+        turn(store, 0, [attempt(0), attempt(1, error="\ud800")])
+    assert states(store) == {"leased": 2}
+    assert rows(store, generation_attempts) == []
+    assert store.generation.results(["key 0"]) == {}
+
+
+@on_sqlite
+def test_claims_read_the_open_items_of_a_lane_alone(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    asked: list[tuple[str, Any]] = []
+    event.listen(store.database.engine, "before_cursor_execute", lambda c, cursor, sql, values, *more: asked.append((sql, values)))
+    turn(store, 1)
+    raw = sqlite3.connect(str(store.database.path))
+    plans = {
+        step[3]
+        for sql, values in asked
+        if sql.startswith(("SELECT", "UPDATE")) and "generation_items" in sql
+        for step in raw.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+    }
+    raw.close()
+    lane = "(organization_id=? AND project_id=? AND run_id=? AND provider=? AND model=?)"
+    assert f"SEARCH generation_items USING INDEX ix_generation_items_to_do {lane}" in plans
+    assert not [step for step in plans if "SCAN generation_items" in step or "TEMP B-TREE" in step], plans
+
+
+def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(store: Store, clock: Clock) -> None:
+    cache = store.completions_cache
+    cache.put_many({"old": "x" * 100, "key 0": "y" * 100})
+    clock.pass_(86_400)
+    cache.put_many({"new": "z" * 100})
+    start(store, work(2))  # hits key 0, and waits for it
+    stats = cache.stats()
+    assert (stats.n_entries, stats.n_used_again, stats.oldest) == (3, 1, START)
+    assert stats.n_characters == 3 * (64 + 100)
+    assert cache.prune(unused_since=START + timedelta(hours=1)) == (1, 164)
+    assert cache.prune(keep_characters=0) == (1, 164), "the one that the run was answered by stays"
+    store.generation.end("run")
+    assert cache.prune(keep_characters=0) == (1, 164)
+    assert cache.stats().n_entries == 0
+
+
+def test_the_ledger_goes_down_and_up_where_nothing_was_paid_and_is_kept_where_it_was(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 1)
+    turn(store, 0, [attempt(0, "failed")])
+    store.completions_cache.put_many({"k": "kept"})
+    migrations.downgrade(store.database, "0007")
+    store.migrate()
+    assert store.completions_cache.get_many(["k"]) == {"k": "kept"}
+    assert rows(store, generation_items) == []
+    start(store, work(2))
+    turn(store, 1)
+    turn(store, 0, [attempt(0)])
+    before = {table.name: rows(store, table) for table in (generation_runs, generation_items, generation_attempts, generation_spending)}
+    assert all(before.values())
+    with pytest.raises(StoreError, match=r"0007 cannot hold .* 1 rows of generation_spending.*Nothing was changed"):
+        migrations.downgrade(store.database, "0007")
+    assert migrations.current(store.database) == migrations.HEAD
+    assert {name: rows(store, store_table(name)) for name in before} == before
+
+
+def store_table(name: str) -> Any:
+    return {t.name: t for t in (generation_runs, generation_items, generation_attempts, generation_spending)}[name]
+
+
+def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:
+    start(store, work(1))
+    with pytest.raises(StoreError), store.database.writing() as connection:
+        connection.execute(update(generation_items).values(state="lost"))
+    with store.database.reading() as connection:
+        assert connection.execute(text("SELECT state FROM generation_items")).scalar() == "open"
+
+
+def test_two_processes_that_begin_the_same_run_note_each_item_once(store: Store, clock: Clock) -> None:
+    class Interleaved(list[WorkItem]):
+        """While one process goes through its items, another has begun the same run and noted them all."""
+
+        def __iter__(self) -> Iterator[WorkItem]:
+            start(store, work(700))
+            return super().__iter__()
+
+    start(store, Interleaved(work(700)))
+    assert states(store) == {"open": 700}

@@ -1,0 +1,68 @@
+"""Comparisons of one category: by the API, the client and the page, to readers who may know it."""
+
+import csv
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from rlhf_pipeline.web import Server, create_app
+from tests.web.conftest import Web
+
+
+@pytest.fixture
+def kinds(web: Web) -> dict[str, set[str]]:
+    """Ids by category, of which there are more than a page has."""
+    coding = web.publish(70, prefix="x", category="coding")
+    return {"coding": set(coding), "safety": set(web.publish(5, prefix="y", category="safety"))}
+
+
+def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str, set[str]]):
+    client = web.client("auditor")
+    items, cursor = [], None
+    while True:
+        page = client.get("/comparisons", params={"category": "coding", "limit": 30} | ({"cursor": cursor} if cursor else {})).json()
+        items += page["items"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert {one["comparison_id"] for one in items} == kinds["coding"]
+    assert len(items) == 70
+    assert {one["category"] for one in items} == {"coding"}
+    assert client.get("/comparisons", params={"category": "poetry"}).json() == {"items": [], "next": None}
+    assert len(client.get("/comparisons", params={"limit": 200}).json()["items"]) == 75
+
+
+@pytest.fixture
+def paged(web: Web) -> Iterator[Web]:
+    """The same project with its pages."""
+    with Server(create_app(web.settings, web.store)) as server:
+        yield Web(web.store, web.settings, server.url, web.clock)
+
+
+@pytest.mark.parametrize("word", ["a\x00b", "x" * 201])
+def test_a_word_that_is_no_category_is_refused_or_finds_nothing(paged: Web, word: str):
+    assert paged.client("auditor").get("/comparisons", params={"category": word}).status_code == 422
+    page = paged.browser(paged.add("auditor")).get(f"{paged.url}/comparisons", params={"category": word})
+    assert page.status_code == (422 if len(word) > 200 else 200)
+
+
+def test_who_votes_is_told_the_category_of_what_was_judged_alone(web: Web, kinds: dict[str, set[str]]):
+    curator = web.client("curator")
+    assert curator.get("/comparisons", params={"category": "safety"}).json()["items"] == []
+    assert web.client("admin").get("/comparisons", params={"category": "safety"}).json()["items"]
+
+
+def test_the_page_and_its_file_keep_to_the_category(paged: Web, kinds: dict[str, set[str]]):
+    browser = paged.browser(paged.add("auditor"))
+    page = browser.get(f"{paged.url}/comparisons", params={"category": "coding"}).text
+    assert 'value="coding"' in page
+    assert "category=coding&amp;cursor=" in page
+    assert not any(one in page for one in kinds["safety"])
+    rows = list(csv.DictReader(io.StringIO(browser.get(f"{paged.url}/comparisons.csv", params={"category": "safety"}).text)))
+    assert {row["comparison_id"] for row in rows} == kinds["safety"]
+    assert "None of this category here" in browser.get(f"{paged.url}/comparisons", params={"category": "poetry"}).text
+    assert (
+        "left out: their category"
+        in paged.browser(paged.add("curator")).get(f"{paged.url}/comparisons", params={"category": "coding"}).text
+    )

@@ -1,0 +1,142 @@
+"""`POST /api/v1/completions:stream`: a completion heard while the provider makes it, and kept as it was heard."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.simulation.provider import Fault, StubProvider
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.completing import AT_MOST
+from tests.web.conftest import ShiftedClock, Web
+
+KEY = "sk-canary-90ab"
+ASKED = {"prompt": "Name a river and say where it ends.", "max_tokens": 40}
+
+
+@pytest.fixture
+def stub() -> Iterator[StubProvider]:
+    with StubProvider(api_key=SecretStr(KEY)) as stub:
+        yield stub
+
+
+@pytest.fixture
+def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
+    settings = Settings(
+        home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model"
+    )
+    with Store.open(settings.store_url, organization="default", project="demo") as store:
+        store.migrate()
+        with Server(create_app(settings, store, has_pages=False)) as server:
+            yield Web(store, settings, server.url, ShiftedClock())
+
+
+def events(client: httpx.Client, asked: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Name, data and time of each event."""
+    with client.stream("POST", "/completions:stream", json=asked) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: ")), time.monotonic()
+
+
+def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_is_what_was_heard(web: Web, stub: StubProvider) -> None:
+    stub.chunk_s = 0.05
+    with web.client(Role.ENGINEER) as client:
+        *pieces, (name, whole, ended) = events(client, ASKED)
+        assert {name for name, _, _ in pieces} == {"piece"}
+        assert len(pieces) > 5
+        assert ended - pieces[0][2] > 0.05 * (len(pieces) - 2), "the first was heard long before the last was made"
+        joined = "".join(data["text"] for _, data, _ in pieces)
+        assert (name, whole["text"]) == ("completion", joined)
+        [run] = web.store.generation.runs()
+        assert (run.asset, run.spent.n_calls) == ("web", 1)
+        assert json.loads(next(iter(_kept(web).values())))["text"] == joined
+        again = list(events(client, ASKED))
+    assert [name for name, _, _ in again] == ["piece", "completion"]
+    assert again[-1][1]["text"] == joined
+    assert stub.n_calls == 1, "told again from what is kept"
+
+
+def _kept(web: Web) -> dict[str, str]:
+    store = web.store
+    [run] = store.generation.runs()
+    return store.completions_cache.get_many([call["cache_key"] for call in store.generation.calls(run.run_id)])
+
+
+def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(web: Web, stub: StubProvider) -> None:
+    stub.chances = [(1.0, Fault(kind="cut"))]
+    heard: list[str] = []
+    with web.client(Role.ENGINEER) as client:
+        for name, data, _ in events(client, ASKED):
+            if name == "again":
+                stub.chances = []
+                heard.clear()
+            elif name == "piece":
+                heard.append(data["text"])
+            else:
+                assert (name, data["text"]) == ("completion", "".join(heard))
+    assert stub.n_calls >= 2
+
+
+def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(web: Web, stub: StubProvider) -> None:
+    stub.chances = [(1.0, Fault(kind="refusal"))]
+    with web.client(Role.ENGINEER) as client:
+        [(name, data, _)] = [event for event in events(client, ASKED) if event[0] != "piece"]
+        assert name == "failed"
+        assert "refused" in data["error"]
+        stub.chances = [(1.0, Fault(kind="status", status=401, message=f"Incorrect API key provided: {KEY}", retry_after_ms=None))]
+        [(name, data, _)] = events(client, ASKED | {"seed": 1})
+    assert name == "failed"
+    assert "RLHF_API_KEY" in data["error"]
+    assert KEY not in data["error"]
+
+
+def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(web: Web, stub: StubProvider) -> None:
+    stub.latency_s = 1.5
+    with web.client(Role.ENGINEER) as client:
+        open_ = [client.stream("POST", "/completions:stream", json=ASKED | {"seed": seed}) for seed in range(AT_MOST)]
+        for one in open_:
+            assert one.__enter__().status_code == 200
+        refused = client.post("/completions:stream", json=ASKED | {"seed": 99})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        for one in open_:
+            one.__exit__(None, None, None)  # who leaves does not end what is paid for
+        deadline = time.monotonic() + 20
+        while (states := [run.states for run in web.store.generation.runs()]) != [{"succeeded": 1}] * AT_MOST:
+            assert time.monotonic() < deadline, states
+            time.sleep(0.1)
+
+
+def test_who_may_not_and_who_asks_for_nonsense_are_refused(web: Web, stub: StubProvider) -> None:
+    with web.client(Role.ANNOTATOR) as client:
+        assert client.post("/completions:stream", json=ASKED).status_code == 403
+    with web.client(Role.ENGINEER) as client:
+        for wrong in ({"prompt": " "}, ASKED | {"temperature": 3}, ASKED | {"api_key": KEY}):
+            assert client.post("/completions:stream", json=wrong).status_code == 422
+    assert stub.n_calls == 0
+
+
+def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with Store.open(settings.store_url, organization="default", project="demo") as store:
+        store.migrate()
+        with (
+            Server(create_app(settings, store, has_pages=False)) as server,
+            Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
+        ):
+            refused = client.post("/completions:stream", json=ASKED)
+    assert refused.status_code == 409
+    assert "RLHF_COMPLETION_BACKEND" in refused.json()["detail"]

@@ -1,0 +1,39 @@
+"""Lists of people and of tokens go on over their pages, as every list does."""
+
+import base64
+
+import httpx
+
+from rlhf_pipeline.records import User
+from rlhf_pipeline.web.paging import cursor_of
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+
+@on_sqlite
+def test_users_and_tokens_are_listed_page_by_page(web: Web):
+    browser = web.browser(web.add("admin"))
+    for i in range(7):
+        web.add("annotator", email=f"ann{i}@example.org")
+        web.client(user=browser_user(web, browser)).close()
+    for path, key in (("/users", "email"), ("/me/tokens", "token_id")):
+        whole = browser.get(path).json()
+        assert whole["next"] is None
+        found, cursor, n_pages = [], None, 0
+        while True:
+            page = browser.get(path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})).json()
+            found += page["items"]
+            cursor, n_pages = page["next"], n_pages + 1
+            assert "@" not in base64.urlsafe_b64decode((cursor or "") + "==").decode()  # addresses of requests are logged, of people not
+            if cursor is None:
+                break
+        assert (found, n_pages) == (whole["items"], 3)
+        assert len({one[key] for one in found}) == len(found) >= 7
+        for wrong in ("nonsense", cursor_of("nobody"), cursor_of(7)):
+            answer = browser.get(path, params={"cursor": wrong})
+            assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "query.cursor")
+        assert browser.get(path, params={"limit": 0}).status_code == 422
+
+
+def browser_user(web: Web, browser: httpx.Client) -> User:
+    return web.store.users.get(browser.get("/me").json()["user_id"])

@@ -1,0 +1,60 @@
+"""Comparisons offered to one person by name: to whom it may be, what they are dealt, what nobody is told."""
+
+import httpx
+import pytest
+
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+
+def leased(client: httpx.Client, n: int = 10) -> list[dict]:
+    return client.post("/assignments:lease", json={"n": n}).json()["cards"]
+
+
+def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_else(web: Web):
+    web.rule(repeat_share=0, gold_share=0)
+    ids = web.publish(4)
+    named = web.publish(2, prefix="n", offer=False)
+    curator, ann, bo = web.client("curator"), web.client("annotator"), web.client("annotator")
+    asked = {"ids": named, "annotator_id": ann.user.user_id}
+    assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 2}
+    assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 0}
+    theirs, others = leased(ann, 3), leased(bo)
+    assert {card["prompt"] for card in theirs[:2]} == {f"prompt {one[:1]}{int(one[1:])}" for one in named}
+    assert len(others) == len(ids) - 1
+    assert not {card["prompt"] for card in others} & {card["prompt"] for card in theirs}
+    assert len({frozenset(card) for card in (*theirs, *others)}) == 1, "a card does not say for whom it was meant"
+    for card in theirs:
+        sent = {"assignment_id": card["assignment_id"], "choice": "a"}
+        assert ann.post("/votes", json=sent, headers={"Idempotency-Key": card["assignment_id"]}).status_code == 201
+    assert web.store.assignments.slots_of(named) == dict.fromkeys(named, (1, 1))
+    acts = web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
+    assert acts[0]["object_id"] == f"2 slots of {ann.user.user_id}"
+    assert acts[0]["actor"] == curator.user.user_id
+
+
+def test_a_whole_day_is_offered_by_name(web: Web):
+    named = web.publish(3, offer=False)
+    ann = web.client("annotator")
+    asked = {"day": "2026-01-02", "annotator_id": ann.user.user_id, "priority": -3}
+    assert web.client("curator").post("/comparisons:offer", json=asked).json()["n_slots"] == len(named)
+    assert len(leased(ann)) == len(named)
+
+
+@on_sqlite
+@pytest.mark.parametrize("who", ["an auditor", "a service", "somebody disabled", "nobody", "anybody, overlapping"])
+def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
+    ids = web.publish(2, offer=False)
+    web.add("admin")
+    disabled = web.add("annotator")
+    web.store.users.disable(disabled.user_id, actor="test")
+    asked: dict[str, object] = {
+        "an auditor": {"annotator_id": web.add("auditor").user_id},
+        "a service": {"annotator_id": web.add("annotator", kind="service").user_id},
+        "somebody disabled": {"annotator_id": disabled.user_id},
+        "nobody": {"annotator_id": "nobody"},
+        "anybody, overlapping": {"annotator_id": web.add("annotator").user_id, "overlap": 2},
+    }[who]
+    answer = web.client("curator").post("/comparisons:offer", json={"ids": ids, **asked})
+    assert answer.status_code == (404 if who == "nobody" else 422)
+    assert web.store.assignments.work_left().n_slots == 0
