@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions
@@ -17,6 +18,8 @@ from rlhf_pipeline.store import Store
 @with_bounds
 class CompletionsConfig(CompletionParams, CallParams, dg.Config):
     """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its key is a setting, never this."""
+
+    least_per_prompt: int = Field(default=2, ge=1, le=64, description=str(CompletionParams.model_fields["least_per_prompt"].description))
 
 
 @dg.asset(**daily("completions", "generate", "parquet", "transformers"))

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.completions import settings_calls
 from rlhf_pipeline.completions.texts import BackendTexts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
@@ -53,7 +54,8 @@ def prompts(
     common: dict[str, Any] = {"exclude": frozen, "report": report, "embed": Encoder(settings.encoder).encode if params.topic else None}
     if config.doubtful and params.source != "evolution":
         raise ConfigurationError(f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set the source.")
-    texts = BackendTexts(champions.backend(settings)) if config.written or config.doubtful else None
+    ledger, calls = champions.store.generation, settings_calls(settings)
+    texts = BackendTexts(champions.backend(settings), ledger=ledger, calls=calls) if config.written or config.doubtful else None
     writer = texts if config.written else None
     if config.doubtful and texts is not None:
         generator = EvolutionGenerator(settings.prompts_file, writer, _doubts(champions, texts))

@@ -116,6 +116,15 @@ class Settings(BaseModel):
     )
     sealing_key: SecretStr | None = Field(default=None, description="Opens a sealed key file; from `rlhf keys new`")
     api_model: str = Field(default="gpt-4o-mini", description="The provider's name of the model")
+    prompt_price: float | None = Field(
+        default=None,
+        ge=0,
+        description="Of a million prompt tokens, for calls without a configuration of their own: written prompts, the stream",
+    )
+    completion_price: float | None = Field(default=None, ge=0, description="Of a million completion tokens, for the same calls")
+    budget_per_day: float | None = Field(
+        default=None, ge=0, description="Most that the project may spend on a day (UTC), as the same calls see it; needs the two prices"
+    )
     prompt_source: str = Field(
         default="templates", description="Where prompts come from: templates, dataset, freeform, or an installed one"
     )

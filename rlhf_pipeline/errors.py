@@ -14,6 +14,7 @@ PipelineError
 │   ├── IdempotencyConflict    one idempotency key, two different bodies
 │   ├── AlreadyVoted           a card that was voted on, without saying which vote is superseded
 │   ├── NotFound               no such row, or not one's own
+│   │   └── LoginEnded         the token or password by which somebody asks holds no more
 │   ├── OutdatedEdit           somebody else changed it meanwhile
 │   ├── AlreadyRunning         the same request is being answered
 │   └── UnstorableText         a text with NUL or half a character in it
@@ -79,6 +80,9 @@ class AlreadyVoted(StoreError): ...
 
 
 class NotFound(StoreError): ...
+
+
+class LoginEnded(NotFound): ...
 
 
 class OutdatedEdit(StoreError): ...

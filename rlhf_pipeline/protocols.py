@@ -1,6 +1,6 @@
 """What stages need from outside, as protocols: handed in, never imported. Knows no implementation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -36,6 +36,7 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
+LOOKS = "-looks"  # ends the name of an owner whose claims are no calls: of one that died nothing is lost, nor perhaps billed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Claim:
 
     item_no: int
     n_attempts: int
-    n_faults: int
+    n_faults: int  # since the run was started again, as is what follows from it
+    n_before: int = 0  # attempts before the run was started again
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,21 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class OverBudget:
+    """What a budget has left for one call, in billionths of the currency, and which budget it is."""
+
+    left: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """What one transaction of the ledger came to."""
 
     claimed: Mapping[Lane, Sequence[Claim]]
     from_cache: Sequence[int]  # items that equal keys had answered
-    over_budget: Mapping[Lane, str]  # lanes whose next call does not fit, whatever is under way: why
-    n_open: int | None = None  # left to claim and under way anywhere; only where less was found than wanted
+    over_budget: Mapping[Lane, "OverBudget"]  # lanes of which some calls do not fit, whatever becomes of those under way
+    n_open: int | None = None  # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
     n_leased: int | None = None
     due_s: float | None = None  # until the next of them may be tried again
 
@@ -142,8 +152,8 @@ class WorkLedger(Protocol):
     """Every completion asked for, as a row that is claimed, called for and settled. Calls may come from any thread or process."""
 
     def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
-        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked goes on where it was; of one that ended, what
-        had failed is open again."""
+        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked goes on where it was, at the prices of now; of
+        one that ended, what had failed is open again."""
         ...
 
     def turn(
@@ -156,11 +166,16 @@ class WorkLedger(Protocol):
         *,
         is_dead: Callable[[str], bool],
     ) -> Turn:
-        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead are taken back."""
+        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead are taken back.
+
+        A lane of which nothing is wanted is counted all the same: somebody else may have it under way.
+        """
         ...
 
-    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
-        """Fail what is open in a lane, uncalled; the items."""
+    def stop(
+        self, run_id: str, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, *, above: int | None = None
+    ) -> Iterable[int]:
+        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`, uncalled. Told item by item, as it is done."""
         ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
@@ -175,8 +190,8 @@ class WorkLedger(Protocol):
         """What is open waits for a provider until then; nobody calls for it before the run is started again."""
         ...
 
-    def settled(self, run_id: str) -> Sequence[Settled]:
-        """Every item of the run, in order."""
+    def settled(self, run_id: str) -> Iterable[Settled]:
+        """Every item of the run, in order, a few at a time."""
         ...
 
     def results(self, keys: Sequence[str]) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes, parameters
 from rlhf_pipeline.cli.showing import show
+from rlhf_pipeline.completions import settings_calls
 from rlhf_pipeline.completions.texts import BackendTexts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import writing_whole
@@ -56,7 +57,7 @@ def generate_prompts(
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
     params = parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
-    texts = BackendTexts(Workspace(settings).champions.backend(settings)) if written else None
+    texts = _texts(settings) if written else None
     with _told(rejects) as report, _failures_told(texts):
         frame = generate(
             params,
@@ -80,6 +81,14 @@ def sources() -> None:
         for name, kind in GENERATORS.items()
     ]
     show(rows, title="prompt sources", empty="There is no source of prompts.")
+
+
+def _texts(settings: Settings) -> BackendTexts:
+    """What the backend writes; of a provider through the work ledger, where it is counted."""
+    workspace = Workspace(settings)
+    workspace.store.migrate()
+    backend = workspace.champions.backend(settings)
+    return BackendTexts(backend, ledger=workspace.store.generation, calls=settings_calls(settings), asset="rlhf prompts")
 
 
 @contextlib.contextmanager

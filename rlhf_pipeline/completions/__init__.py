@@ -1,10 +1,12 @@
 """Completing prompts: one engine, one file per backend. `BACKENDS` is the list of what there is."""
 
 from collections.abc import Callable
+from typing import Any
 
 from rlhf_pipeline.completions.anthropic import ADDRESS, AnthropicBackend
+from rlhf_pipeline.completions.asked import CompletionParams
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend, Reply
-from rlhf_pipeline.completions.engine import CompletionParams, Generation, complete_prompts, generate
+from rlhf_pipeline.completions.engine import Generation, complete_prompts, generate
 from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
@@ -34,6 +36,12 @@ def hosted_backend(settings: Settings, *, timeout_s: float = 60.0) -> Completion
     return None
 
 
+def settings_calls(settings: Settings, **more: Any) -> CallParams:
+    """How providers are asked where nobody says it for the one time: at the prices and within the budget of the settings."""
+    prices = {name: getattr(settings, name) for name in ("prompt_price", "completion_price", "budget_per_day")}
+    return CallParams(**(prices | more))
+
+
 __all__ = [
     "BACKENDS",
     "AnthropicBackend",
@@ -51,4 +59,5 @@ __all__ = [
     "complete_prompts",
     "generate",
     "hosted_backend",
+    "settings_calls",
 ]

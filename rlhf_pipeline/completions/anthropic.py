@@ -9,10 +9,24 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import provider_of
+from rlhf_pipeline.completions.capabilities import address_of, provider_of
 from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.wire import completed, count_of, events, lost, parsed, rest_of, transport_errors
+from rlhf_pipeline.completions.wire import (
+    Heard,
+    Unreadable,
+    billing_of,
+    completed,
+    count_of,
+    events,
+    lost,
+    parsed,
+    part_of,
+    rest_of,
+    text_of,
+    transport_errors,
+)
 from rlhf_pipeline.completions.workers import answers
 from rlhf_pipeline.records import utc_now
 
@@ -49,7 +63,7 @@ class AnthropicBackend:
     ) -> None:
         self.model = model
         self.base_url = base_url
-        self.api_key = api_key
+        self.api_key = one_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
         self.timeout_s = timeout_s
@@ -64,6 +78,10 @@ class AnthropicBackend:
     def provider(self) -> str:
         return provider_of(self.base_url)
 
+    @property
+    def _where(self) -> str:
+        return address_of(self.base_url)
+
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         return answers(self, requests, CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency))
 
@@ -73,7 +91,7 @@ class AnthropicBackend:
         try:
             return await (self._whole(request) if on_text is None else self._streamed(request, on_text, partial))
         except errors as cause:
-            return lost(cause, self.base_url, self._secret, partial="".join(partial) if partial else None)
+            return lost(cause, self._where, self._secret, partial="".join(partial) if partial else None)
 
     async def close(self) -> None:
         if self._open is not None:
@@ -113,13 +131,13 @@ class AnthropicBackend:
         answer = await self._client().post(self._address, content=self._content(request, stream=False))
         if answer.status_code >= 300:
             return self._refused(answer.status_code, answer.headers, answer.content)
-        found = parsed(answer.content, answer.headers.get("content-type", ""), self.base_url, self._secret)
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secret)
         return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
         blocks = found.get("content")
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
-            return fault("garbled", f"{self.base_url} did not send a message but {told(found, self._secret)!r}", status=status)
+            return fault("garbled", f"{self._where} did not send a message but {told(found, self._secret)!r}", status=status)
         self.has_answered = True
         text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
         return self._judged(text, found.get("stop_reason"), found.get("usage"), status, headers)
@@ -130,7 +148,9 @@ class AnthropicBackend:
         reason = REASONS.get(str(stop_reason), "stop")
         if reason == "refusal":
             said = told(text, self._secret) or "without a word"
-            reply = fault("refusal", f"{self.model} refused: {said}", n_prompt_tokens=n_prompt, n_tokens=n, status=status)
+            reply = fault(
+                "refusal", f"{self.model} refused: {said}", n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage)
+            )
         else:
             reply = completed(text, reason, n_prompt, n, status, self.model, is_told=bool(counted))
         wait_s = exhausted_for(headers, utc_now())
@@ -140,35 +160,37 @@ class AnthropicBackend:
         """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing counts without a stop reason."""
         reason: object = None
         usage: dict[str, Any] = {}
+        heard = Heard(on_text, partial)
         async with self._client().stream("POST", self._address, content=self._content(request, stream=True)) as answer:
             if answer.status_code >= 300:
                 return self._refused(answer.status_code, answer.headers, await rest_of(answer))
             kind = answer.headers.get("content-type", "")
             if "text/event-stream" not in kind:
-                found = parsed(await answer.aread(), kind, self.base_url, self._secret)
+                found = parsed(await answer.aread(), kind, self._where, self._secret)
                 return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
-            async for event in events(answer.aiter_lines()):
-                usage |= (event.get("message") or {}).get("usage") or event.get("usage") or {}
-                delta = event.get("delta") or {}
+            async for event in events(answer.aiter_bytes(), self._secret):
+                usage |= part_of(part_of(event, "message"), "usage") or part_of(event, "usage")
+                delta = part_of(event, "delta")
                 if delta.get("type") == "text_delta":
-                    partial.append(delta["text"])
-                    on_text(delta["text"])
+                    if "text" not in delta:
+                        raise Unreadable("garbled", "streamed a piece of text without text")
+                    heard(text_of(delta, "text"))
                 reason = delta.get("stop_reason") or reason
                 if event.get("type") == "error":  # within a stream whose status was 200
                     return self._refused(529, answer.headers, json.dumps(event).encode(), partial="".join(partial) or None)
         text = "".join(partial)
         if reason is None:
-            return fault("cut", f"{self.base_url} ended its stream without a stop reason", partial=text or None)
+            return fault("cut", f"{self._where} ended its stream without a stop reason", partial=text or None)
         self.has_answered = True
         return self._judged(text, reason, usage, answer.status_code, answer.headers)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes, *, partial: str | None = None) -> Reply:
-        found = parsed(content, "", self.base_url, self._secret)
+        found = parsed(content, "", self._where, self._secret)
         error = found.get("error") if isinstance(found, dict) else None
         error = error if isinstance(error, dict) else {}
         said = error.get("message") or content.decode("utf-8", "replace")
         code = error.get("type")
-        where = f"{self.base_url}: {told(said, self._secret)}"
+        where = f"{self._where}: {told(said, self._secret)}"
         reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
         cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
         if reply.closes:

@@ -15,7 +15,7 @@ def is_last(claim: Claim, reply: Reply, params: CallParams) -> bool:
     if reply.outcome == "terminal" or reply.kind == "long_wait":
         return reply.outcome == "terminal"
     n_faults = claim.n_faults + reply.is_fault
-    n_refusals = claim.n_attempts + 1 - n_faults
+    n_refusals = claim.n_attempts + 1 - claim.n_before - n_faults
     return n_faults >= params.max_attempts or n_refusals >= params.max_refusals
 
 
@@ -35,7 +35,7 @@ def attempt_of(
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
         # Where the provider said how long to wait, the whole lane does; who waited there comes back a little spread.
-        n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1
+        n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
     cost = {"unknown": params.most(request), "metered": told_cost, "none": 0}[reply.billing]

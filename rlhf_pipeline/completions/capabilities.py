@@ -1,27 +1,23 @@
 """What providers can do and how they want it said: a table, so that no backend asks who it is talking to. Knows names; asks nobody."""
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Of one provider. `max_tokens` is the field that limits a completion; `usage_in_stream` whether it takes `stream_options`."""
+    """Of one provider. `max_tokens` is the field that limits a completion, `seed` whether it takes one."""
 
     max_tokens: str = "max_tokens"
     seed: bool = True
-    usage_in_stream: bool = True
-    keys_at: str = ""
 
 
 # By host; a server of one's own (vLLM, Ollama, llama.cpp) is none of these and speaks plain OpenAI.
 OWN_SERVER = Capabilities()
 CAPABILITIES: dict[str, Capabilities] = {
     # max_tokens is deprecated there, and refused by its reasoning models
-    "api.openai.com": Capabilities(max_tokens="max_completion_tokens", keys_at="platform.openai.com"),
-    "api.deepseek.com": Capabilities(seed=False, keys_at="platform.deepseek.com"),
-    "api.together.xyz": Capabilities(keys_at="api.together.xyz"),
-    "api.anthropic.com": Capabilities(seed=False, keys_at="console.anthropic.com"),
+    "api.openai.com": Capabilities(max_tokens="max_completion_tokens"),
+    "api.deepseek.com": Capabilities(seed=False),
 }
 
 
@@ -33,6 +29,16 @@ def provider_of(base_url: str) -> str:
     """
     parts = urlsplit(base_url)
     return parts.netloc.rpartition("@")[2].lower() or base_url
+
+
+def address_of(base_url: str) -> str:
+    """What a message may say of an address: no user, password or question of it, each of which may be a secret.
+
+    >>> address_of("https://me:secret@api.example.org/v1?key=x")
+    'https://api.example.org/v1'
+    """
+    parts = urlsplit(base_url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def capabilities_of(base_url: str) -> Capabilities:

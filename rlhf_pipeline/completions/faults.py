@@ -45,7 +45,7 @@ KINDS: dict[str, Kind] = {
     "content_filter": Kind("terminal", "metered", "stopped by the provider's filter"),
     "refusal": Kind("terminal", "metered", "the model would not"),
     "empty": Kind("terminal", "metered", "an answer without text"),
-    "oversized": Kind("terminal", "metered", "an answer of a megabyte or more"),
+    "oversized": Kind("terminal", "unknown", "an answer of a megabyte or more"),
     "unstorable": Kind("terminal", "metered", "a text with NUL or half a character, which no database keeps"),
     "backend_error": Kind("terminal", "none", "a backend on this machine said why it could not"),
     "wrong_key": Kind("terminal", "none", "401 or 403: the key is refused", closes=True),
@@ -170,5 +170,7 @@ def _until(text: str, now: datetime) -> float | None:
 def told(said: object, secret: str) -> str:
     """What a server or a client library said, on one line, short, and without the key, which some servers repeat."""
     line = " ".join(str(said).split())
-    # Replaced before it is cut: half a key would no longer be found.
-    return (line.replace(secret, "***") if secret else line)[:TOLD]
+    # Replaced before it is cut: half a key would no longer be found. White space in it is joined in the line too, or was taken off.
+    for shown in sorted({secret, secret.strip(), " ".join(secret.split())} - {""}, key=len, reverse=True):
+        line = line.replace(shown, "***")
+    return line[:TOLD]

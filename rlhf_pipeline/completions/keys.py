@@ -35,7 +35,7 @@ def seal(key: SecretStr, sealing_key: SecretStr | None) -> str:
 def provider_key(settings: Settings) -> SecretStr | None:
     """The key that the settings give or point at; None where they name neither. Raises ConfigurationError, with nothing of the key in it."""
     if settings.api_key is not None or settings.api_key_file is None:
-        return settings.api_key
+        return one_key(settings.api_key)
     path = settings.api_key_file
     text = _text(path)
     if not text.startswith(SEALED):
@@ -45,12 +45,25 @@ def provider_key(settings: Settings) -> SecretStr | None:
     from cryptography.fernet import InvalidToken
 
     try:
-        return SecretStr(_cipher(settings.sealing_key).decrypt(text).decode())
+        return one_key(SecretStr(_cipher(settings.sealing_key).decrypt(text).decode()), f"{path} (api_key_file), opened,")
     except (InvalidToken, UnicodeDecodeError):
         raise ConfigurationError(
             f"{path} (api_key_file) was sealed with another sealing key, or damaged. Set RLHF_SEALING_KEY to the one it was sealed with, "
             "or seal the key again."
         ) from None
+
+
+def one_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> SecretStr | None:
+    """The key without the white space around it that `echo` and editors leave; no key where nothing else is there.
+
+    Raises ConfigurationError, with nothing of the key in it, for what no request can carry.
+    """
+    text = "" if key is None else key.get_secret_value().strip()
+    if not text.isascii() or not text.isprintable() or len(text.split()) > 1:
+        raise ConfigurationError(
+            f"{where} does not hold one key: it has a blank, a line break or a letter that no key has. Set the key alone."
+        )
+    return SecretStr(text) if text else None
 
 
 def _text(path: Path) -> str:

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,6 +14,7 @@ from rlhf_pipeline.protocols import (
     CompletionCache,
     ItemState,
     Lane,
+    OverBudget,
     Settled,
     Spending,
     Turn,
@@ -83,9 +84,9 @@ class MemoryLedger:
             for attempt in attempts:
                 self._settle(attempt)
             from_cache: list[int] = []
-            over: dict[Lane, str] = {}
+            over: dict[Lane, OverBudget] = {}
             claimed = {lane: self._claim(lane, n, budget, now, from_cache, over) for lane, n in wanted.items()}
-            if all(len(claimed[lane]) >= n for lane, n in wanted.items()):
+            if not wanted or (any(wanted.values()) and all(len(claimed[lane]) >= n for lane, n in wanted.items())):
                 return Turn(claimed, from_cache, over)
             left = [row for lane in wanted for row in self._open[lane]]
             due = min((row.not_before for row in left if row.not_before), default=None)
@@ -112,9 +113,10 @@ class MemoryLedger:
             cost_unknown=spent.cost_unknown + (a.cost if is_unknown else 0),
         )
 
-    def _claim(self, lane: Lane, n: int, budget: Budget, now: datetime, from_cache: list[int], over: dict[Lane, str]) -> list[Claim]:
+    def _claim(self, lane: Lane, n: int, budget: Budget, now: datetime, from_cache: list[int], over: dict[Lane, OverBudget]) -> list[Claim]:
         waiting, aside, taken = self._open[lane], list[_Row](), list[Claim]()
         under_way = {row.item.cache_key for row in self._leased.values()}
+        left, at_best = self._left(budget, lane) if n else (None, None)
         while waiting and len(taken) < n:
             row = waiting.popleft()
             if row.item.cache_key in under_way or (row.not_before is not None and row.not_before > now):
@@ -124,12 +126,12 @@ class MemoryLedger:
                 row.state, row.is_cached = "succeeded", True
                 from_cache.append(row.item.item_no)
                 continue
-            left, reserved = self._left(budget, lane)
             if left is not None and row.item.reserve > left:
                 aside.append(row)
-                if not reserved:
-                    over[lane] = f"{left / 1e9:.6g} are left of a budget; one more call may cost {row.item.reserve / 1e9:.6g}"
-                break
+                if at_best is not None and row.item.reserve > at_best.left:
+                    over[lane] = at_best
+                continue
+            left = None if left is None else left - row.item.reserve
             row.state, row.not_before = "leased", None
             self._leased[row.item.item_no] = row
             under_way.add(row.item.cache_key)
@@ -137,23 +139,35 @@ class MemoryLedger:
         waiting.extendleft(reversed(aside))
         return taken
 
-    def _left(self, budget: Budget, lane: Lane) -> tuple[int | None, int]:
-        """The least that any budget leaves, and what calls under way hold of it."""
-        if not budget.is_set:
-            return None, 0
-        everything = sum(spent.cost + spent.cost_unknown for spent in self._spent.values())
-        reserved = sum(row.item.reserve for row in self._leased.values())
-        limits = [(most - everything - reserved, reserved) for most in (budget.run, budget.day) if most is not None]
-        if budget.provider is not None:
-            paid = sum(spent.cost + spent.cost_unknown for (provider, _), spent in self._spent.items() if provider == lane[0])
-            held = sum(row.item.reserve for row in self._leased.values() if row.item.provider == lane[0])
-            limits.append((budget.provider - paid - held, held))
-        return min(limits)
+    def _left(self, budget: Budget, lane: Lane) -> tuple[int | None, OverBudget | None]:
+        """The least that any budget leaves beside all that is under way, and what it would if that came to nothing."""
+        paid = {key: spent.cost + spent.cost_unknown for key, spent in self._spent.items()}
+        held = Counter[Lane]()
+        for row in self._leased.values():
+            held[_lane(row)] += row.item.reserve
+        scopes = (
+            ("this run", budget.run, lambda key: True),
+            ("this day", budget.day, lambda key: True),
+            (f"provider {lane[0]}", budget.provider, lambda key: key[0] == lane[0]),
+        )
+        rooms = []
+        for name, most, counts in scopes:
+            if most is not None:
+                left = most - sum(cost for key, cost in paid.items() if counts(key))
+                why = f"the budget of {name} ({most / 1e9:.6g}) has {max(0, left) / 1e9:.6g} left; a call for this may cost more"
+                rooms.append((left - sum(n for key, n in held.items() if counts(key)), OverBudget(left, why)))
+        if not rooms:
+            return None, None
+        return min(room for room, _ in rooms), min((over for _, over in rooms), key=lambda over: over.left)
 
-    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
+    def stop(
+        self, run_id: str, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, *, above: int | None = None
+    ) -> Iterable[int]:
         with self._lock:
-            stopped = list(self._open[lane])
-            self._open[lane].clear()
+            wanted = self._rows if items is None else set(items)
+            stopped = [row for row in self._open[lane] if row.item.item_no in wanted and (above is None or row.item.reserve > above)]
+            gone = {row.item.item_no for row in stopped}
+            self._open[lane] = deque(row for row in self._open[lane] if row.item.item_no not in gone)
             for row in stopped:
                 row.state, row.kind, row.error = "failed", kind, error
             return [row.item.item_no for row in stopped]

@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
+from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
-from rlhf_pipeline.completions.wire import completed, count_of, events, lost, parsed, rest_of, transport_errors
+from rlhf_pipeline.completions.wire import (
+    Heard,
+    Unreadable,
+    billing_of,
+    completed,
+    count_of,
+    events,
+    lost,
+    parsed,
+    part_of,
+    rest_of,
+    text_of,
+    transport_errors,
+)
 from rlhf_pipeline.completions.workers import answers
 from rlhf_pipeline.records import utc_now
 
@@ -50,7 +64,7 @@ class OpenAICompatibleBackend:
     ) -> None:
         self.model = model
         self.base_url = base_url
-        self.api_key = api_key
+        self.api_key = one_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
         self.timeout_s = timeout_s
@@ -64,6 +78,10 @@ class OpenAICompatibleBackend:
     @property
     def provider(self) -> str:
         return provider_of(self.base_url)
+
+    @property
+    def _where(self) -> str:
+        return address_of(self.base_url)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         return answers(self, requests, CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency))
@@ -86,7 +104,7 @@ class OpenAICompatibleBackend:
 
         if isinstance(cause, APIStatusError):
             return self._refused(cause.status_code, cause.response.headers, await rest_of(cause.response))
-        return lost(cause.__cause__ or cause, self.base_url, self._secret, partial="".join(partial) if partial else None)
+        return lost(cause.__cause__ or cause, self._where, self._secret, partial="".join(partial) if partial else None)
 
     def batches(self) -> OpenAIBatches:
         """The Batch API of this provider, where it has one; within the event loop that asks."""
@@ -135,7 +153,7 @@ class OpenAICompatibleBackend:
 
         # The bytes themselves: the client does not check what it makes models of, and making them costs a third of the call.
         answer = await self._client().post("/chat/completions", cast_to=httpx2.Response, body=self._body(request))
-        found = parsed(answer.content, answer.headers.get("content-type", ""), self.base_url, self._secret)
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secret)
         if isinstance(found, Reply):
             return found
         return self._read(found, answer.status_code, answer.headers)
@@ -143,7 +161,7 @@ class OpenAICompatibleBackend:
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
-            return fault("garbled", f"{self.base_url} did not send a chat completion but {told(found, self._secret)!r}", status=status)
+            return fault("garbled", f"{self._where} did not send a chat completion but {told(found, self._secret)!r}", status=status)
         self.has_answered = True
         usage = found.get("usage")
         if not choices:
@@ -156,9 +174,8 @@ class OpenAICompatibleBackend:
         counted = usage if isinstance(usage, dict) else {}
         n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
         if refusal:
-            reply = fault(
-                "refusal", f"{self.model} refused: {told(refusal, self._secret)}", n_prompt_tokens=n_prompt, n_tokens=n, status=status
-            )
+            said = f"{self.model} refused: {told(refusal, self._secret)}"
+            reply = fault("refusal", said, n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage))
         else:
             plain = text if isinstance(text, str) else ""
             reply = completed(plain, reason, n_prompt, n, status, self.model, is_told=bool(counted))
@@ -168,42 +185,44 @@ class OpenAICompatibleBackend:
     def _empty(self, error: str, usage: object, status: int) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
         n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
-        return fault("empty", error, n_prompt_tokens=n_prompt, n_tokens=n, status=status)
+        return fault("empty", error, n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage))
 
     async def _streamed(self, request: CompletionRequest, on_text: OnText, partial: list[str]) -> Reply:
         """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing counts without a finish reason."""
-        can = capabilities_of(self.base_url)
-        body = self._body(request) | {"stream": True} | ({"stream_options": {"include_usage": True}} if can.usage_in_stream else {})
+        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
+        heard = Heard(on_text, partial)
         reason: str | None = None
         refusal: list[str] = []
         usage: object = None
         async with self._client().chat.completions.with_streaming_response.create(**body) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                found = parsed(await answer.read(), answer.headers.get("content-type", ""), self.base_url, self._secret)
+                found = parsed(await answer.read(), answer.headers.get("content-type", ""), self._where, self._secret)
                 return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
-            async for event in events(answer.iter_lines()):
+            async for event in events(answer.iter_bytes(), self._secret):
                 usage = event.get("usage") or usage
-                for choice in event.get("choices") or ():
-                    delta = choice.get("delta") or {}
-                    if piece := delta.get("content"):
-                        partial.append(piece)
-                        on_text(piece)
-                    if piece := delta.get("refusal"):
+                choices = event.get("choices") or ()
+                if not isinstance(choices, list | tuple) or any(not isinstance(choice, dict) for choice in choices):
+                    raise Unreadable("garbled", f"streamed choices that are none: {told(choices, self._secret)!r}")
+                for choice in choices:
+                    delta = part_of(choice, "delta")
+                    if piece := text_of(delta, "content"):
+                        heard(piece)
+                    if piece := text_of(delta, "refusal"):
                         refusal.append(piece)
-                    reason = choice.get("finish_reason") or reason
+                    reason = text_of(choice, "finish_reason") or reason
         text = "".join(partial)
         if reason is None:
-            return fault("cut", f"{self.base_url} ended its stream without a finish reason", partial=text or None)
+            return fault("cut", f"{self._where} ended its stream without a finish reason", partial=text or None)
         self.has_answered = True
         return self._judged(text, "".join(refusal), reason, usage, answer.status_code, answer.headers)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parsed(content, "", self.base_url, self._secret)
+        found = parsed(content, "", self._where, self._secret)
         error = found.get("error") if isinstance(found, dict) else None
         error = error if isinstance(error, dict) else {}
         said = error.get("message") or content.decode("utf-8", "replace")
         code = error.get("code") or error.get("type")
-        where = f"{self.base_url}: {told(said, self._secret)}"
+        where = f"{self._where}: {told(said, self._secret)}"
         reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
         cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
         cure = CURES.get(reply.kind, cure)

@@ -1,16 +1,35 @@
 """A completion backend as a text generator: what writes prompts, judges them, or completes one twice. Knows requests; knows no prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.workers import answers
+from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.records import content_hash, content_id
 
 
 class BackendTexts:
-    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why not is counted in `failures_`."""
+    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why not is counted in `failures_`.
 
-    def __init__(self, backend: CompletionBackend, *, temperature: float = 1.0, top_p: float = 0.95, max_tokens: int = 400) -> None:
+    What a provider writes is asked for through `ledger`, under the name `asset`: noted, paid for once, within the budget of `calls`.
+    """
+
+    def __init__(
+        self,
+        backend: CompletionBackend,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 0.95,
+        max_tokens: int = 400,
+        ledger: WorkLedger | None = None,
+        calls: CallParams | None = None,
+        asset: str = "prompts",
+    ) -> None:
         self._backend = backend
+        self._ledger = ledger
+        self._calls = calls or CallParams()
+        self._asset = asset
         self._temperature = temperature
         self._top_p = top_p
         self._max_tokens = max_tokens
@@ -35,8 +54,13 @@ class BackendTexts:
             for i, text in enumerate(texts)
         ]  # fmt: skip
         made: list[str | None] = []
-        for result in self._backend.complete(requests):
+        for result in self._results(requests):
             if result.error is not None:
                 self.failures_[result.error] = self.failures_.get(result.error, 0) + 1
             made.append(None if result.error is not None else result.text)
         return made
+
+    def _results(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        if self._ledger is None or not isinstance(self._backend, HostedBackend):
+            return self._backend.complete(requests)
+        return answers(self._backend, requests, self._calls, self._ledger, self._asset)

@@ -1,15 +1,43 @@
 """Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2's errors and JSON; knows no provider's shapes."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any
 
-from rlhf_pipeline.completions.base import Reply
+from rlhf_pipeline.completions.base import OnText, Reply
 from rlhf_pipeline.completions.faults import fault, told
+from rlhf_pipeline.protocols import Billing
 
 LONGEST_ANSWER = 1_000_000  # bytes
+LONGEST_STREAM = 64 * LONGEST_ANSWER  # each of its words stands in an event of hundreds of bytes
 CUT_OFF = "without sending complete message body"  # what httpx2 says of an answer that broke off
+
+
+class Heard:
+    """The pieces of a stream's text, told as they come and kept in `partial`. Raises Unreadable for more than is taken of an answer."""
+
+    def __init__(self, on_text: OnText, partial: list[str]) -> None:
+        self._on_text = on_text
+        self._partial = partial
+        self._n_bytes = 0
+
+    def __call__(self, piece: str) -> None:
+        self._n_bytes += len(piece.encode("utf-8", "surrogatepass"))
+        if self._n_bytes >= LONGEST_ANSWER:
+            raise Unreadable(
+                "oversized", f"streamed {self._n_bytes:,} bytes of text; {LONGEST_ANSWER:,} are the most that is taken. Lower max_tokens."
+            )
+        self._partial.append(piece)
+        self._on_text(piece)
+
+
+class Unreadable(ValueError):
+    """A stream that goes wrong before its end; `kind` is one of `faults.KINDS`."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
 
 
 @cache
@@ -32,6 +60,8 @@ def lost(cause: BaseException, where: str, secret: str, *, partial: str | None =
     """The Reply to a call that ended in an error of the transport."""
     import httpx2
 
+    if isinstance(cause, Unreadable):
+        return fault(cause.kind, f"{where} {told(cause, secret)}", partial=partial)
     said = told(f"{type(cause).__name__}: {cause}", secret)
     if partial is not None:
         return fault("cut", f"{where} broke off its answer ({said})", partial=partial)
@@ -39,6 +69,8 @@ def lost(cause: BaseException, where: str, secret: str, *, partial: str | None =
         return fault("unreachable", f"{where} cannot be reached ({said})")
     if isinstance(cause, httpx2.TimeoutException):
         return fault("timeout", f"{where} gave no answer in time ({said})")
+    if isinstance(cause, httpx2.LocalProtocolError):
+        return fault("wrong_key", f"No request can be made for {where} ({said}). Set api_key (RLHF_API_KEY) to the key alone, on one line.")
     if isinstance(cause, httpx2.RemoteProtocolError) and CUT_OFF in str(cause):
         return fault("cut", f"{where} broke off its answer ({said})")
     if isinstance(cause, httpx2.TransportError):
@@ -65,13 +97,52 @@ def parsed(content: bytes, content_type: str, where: str, secret: str) -> dict[s
     return value
 
 
-async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a stream of server-sent events. Raises ValueError for one that is none."""
-    async for line in lines:
-        if line.startswith("data:") and (data := line[5:].strip()) and data != "[DONE]":
-            event = json.loads(data)
-            if isinstance(event, dict):
+async def events(chunks: AsyncIterator[bytes], secret: str = "") -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a stream of server-sent events. Raises Unreadable for what is none, and for more than is taken."""
+    rest, n_bytes = b"", 0
+    async for chunk in chunks:
+        n_bytes += len(chunk)
+        if n_bytes >= LONGEST_STREAM:
+            raise Unreadable("oversized", f"streamed {n_bytes:,} bytes; {LONGEST_STREAM:,} are the most that is taken. Lower max_tokens.")
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if (event := _event(line, secret)) is not None:
                 yield event
+    if (event := _event(rest, secret)) is not None:
+        yield event
+
+
+def _event(line: bytes, secret: str) -> dict[str, Any] | None:
+    """What one line of a stream says, where it says anything."""
+    try:
+        text = line.decode("utf-8").strip()
+    except UnicodeDecodeError as cause:
+        raise Unreadable("invalid_utf8", f"streamed bytes that are no UTF-8 ({cause.reason})") from None
+    if not text.startswith("data:") or (data := text[5:].strip()) in ("", "[DONE]"):
+        return None
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError) as cause:
+        raise Unreadable("garbled", f"streamed no whole JSON ({told(cause, secret)})") from None
+    if not isinstance(event, dict):
+        raise Unreadable("garbled", f"streamed {told(data, secret)!r}, which is no event")
+    return event
+
+
+def part_of(event: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A named object within an event; empty where there is none. Raises Unreadable where it is something else."""
+    found = event.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise Unreadable("garbled", f"streamed an event whose {name} is no object")
+    return found or {}
+
+
+def text_of(event: Mapping[str, Any], name: str) -> str:
+    """A named text within an event; empty where there is none. Raises Unreadable where it is something else."""
+    found = event.get(name)
+    if found is not None and not isinstance(found, str):
+        raise Unreadable("garbled", f"streamed an event whose {name} is no text")
+    return found or ""
 
 
 def completed(text: str, reason: str, n_prompt_tokens: int, n_tokens: int, status: int, model: str, *, is_told: bool) -> Reply:
@@ -86,6 +157,11 @@ def completed(text: str, reason: str, n_prompt_tokens: int, n_tokens: int, statu
     if "\x00" in text or not _is_whole(text):
         return fault("unstorable", f"{model} sent a text with NUL or half a character, which no database keeps.", **counted)
     return Reply(outcome="succeeded", kind="succeeded", text=text, finish_reason=reason, **counted)
+
+
+def billing_of(usage: object) -> Billing:
+    """Whether the provider said what an answer costs: without its count nobody knows."""
+    return "metered" if isinstance(usage, dict) and usage else "unknown"
 
 
 def count_of(value: object) -> int:

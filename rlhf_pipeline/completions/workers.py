@@ -1,18 +1,20 @@
 """Work of a ledger done: calls to providers side by side, batches on this machine. Knows ledgers and backends by protocol; knows no store."""
 
 import asyncio
+import json
 import random
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
+from rlhf_pipeline.completions.asked import cache_key, sampling_of
 from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, is_last
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend, Reply, WatchableBackend
 from rlhf_pipeline.completions.faults import NO_ANSWER, fault
@@ -20,14 +22,15 @@ from rlhf_pipeline.completions.limits import CallParams, Limiter, Ticket, expect
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.owners import is_dead, new_owner
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, StoreError
-from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Turn, WorkItem, WorkLedger
-from rlhf_pipeline.records import content_hash, utc_now
+from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, OverBudget, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.records import content_id, utc_now
 
 TICK_S = 0.025  # between two turns of the ledger: what ends meanwhile shares a transaction
 LONGEST_SLEEP_S = 5.0  # without a turn: leases are renewed in turns
 AT_HAND = 8  # items of a lane, however few of them may be under way at once
 LOOK_S = 0.5  # at items that another process has under way
 WRITE_AGAIN_S = (0.2, 1.0, 3.0)  # waits before a turn that the store refused is tried again
+RENEW_S = 30.0  # between two renewals of claims while something long is done with them
 NOTHING = Budget()
 
 T = TypeVar("T")
@@ -46,6 +49,10 @@ class Work:
     left: set[int]
     told: Callable[[], None] = lambda: None
     n_failed: int = 0
+    n_of_prompt: int = 1  # items of one prompt, side by side
+    least: int = 1  # of them, or the prompt is of no use
+    lost: Counter[int] = field(default_factory=Counter)  # by prompt: what failed for good
+    stopped: list[int] = field(default_factory=list)  # failed uncalled; what that means for their prompts is not seen to yet
     parked: set[int] = field(default_factory=set)
     parked_until: datetime | None = None
     owner: str = field(default_factory=new_owner)
@@ -53,19 +60,37 @@ class Work:
     def settle(self, item_no: int, *, failed: bool = False) -> None:
         if item_no in self.left:
             self.left.discard(item_no)
-            self.n_failed += failed
+            if failed:
+                self.n_failed += 1
+                self.lost[item_no // self.n_of_prompt] += 1
+
+    def useless(self, failed: Iterable[int]) -> list[int]:
+        """What is left of the prompts of these failures, where it cannot come to enough any more."""
+        prompts = {item_no // self.n_of_prompt for item_no in failed}
+        hopeless = [prompt for prompt in prompts if self.n_of_prompt - self.lost[prompt] < self.least]
+        return [n for prompt in hopeless for n in range(prompt * self.n_of_prompt, (prompt + 1) * self.n_of_prompt) if n in self.left]
+
+    def of_lane(self, lane: Lane) -> set[int]:
+        """What is left in a lane."""
+        return {n for n in self.left if (self.items[n].provider, self.items[n].model) == lane}
 
     def park(self, lane: Lane, until: datetime) -> None:
         """Leave what is open in a lane for another time."""
-        mine = {n for n in self.left if (self.items[n].provider, self.items[n].model) == lane}
+        mine = self.of_lane(lane)
         self.left -= mine
         self.parked |= mine
         self.parked_until = max(until, self.parked_until or until)
 
-    def stop(self, lane: Lane, kind: str, error: str) -> None:
-        """Fail what is left of a lane, uncalled."""
-        for item_no in self.ledger.stop(self.run_id, lane, kind, error):
+    def stop(self, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, above: int | None = None) -> None:
+        """Fail what is left of a lane, or of these items of it, or what reserves more than `above`, uncalled."""
+        for item_no in self.ledger.stop(self.run_id, lane, kind, error, items, above=above):
             self.settle(item_no, failed=True)
+            self.stopped.append(item_no)
+
+    def stop_over(self, over: Mapping[Lane, OverBudget], items: Sequence[int] | None = None) -> None:
+        """Fail what no budget bears any more."""
+        for lane, budget in over.items():
+            self.stop(lane, "budget", f"Not called: {budget.why}. Raise the budget and run again.", items, budget.left)
 
 
 @dataclass
@@ -77,7 +102,8 @@ class _Lane:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     closed: Reply | None = None
     parked_until: datetime | None = None
-    is_stopped: bool = False
+    is_stopped: bool = False  # closed, and nothing of it is open that this run knows of
+    is_parked: bool = False
 
     @property
     def room(self) -> int:
@@ -107,6 +133,7 @@ class HostedWork:
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._broken: BaseException | None = None
+        self._refused = False  # by the store: what was last handed to it was not kept
 
     @property
     def closed(self) -> dict[Lane, Reply]:
@@ -126,6 +153,7 @@ class HostedWork:
             with suppress(StoreError):  # what cannot be said now is found out when the leases end
                 attempts, self._attempts = self._attempts, []
                 await self._in(clerk, self._turn, attempts, {})
+            with suppress(StoreError):
                 await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner)
             for lane in self._lanes.values():
                 await lane.backend.close()
@@ -134,21 +162,28 @@ class HostedWork:
     # --- the ledger ------------------------------------------------------------------------------------------------------------------
 
     async def _keep_books(self, clerk: ThreadPoolExecutor) -> None:
+        await self._leave_useless(clerk, [prompt * self.work.n_of_prompt for prompt in self.work.lost])  # by a run that was cut off
         while self.work.left:
-            await self._stop_closed(clerk)
-            attempts, self._attempts = self._attempts, []
-            wanted = {key: lane.room for key, lane in self._lanes.items()}
-            turn = await self._turned(clerk, attempts, wanted)
+            wanted = {key: lane.room for key, lane in self._lanes.items() if not lane.is_parked}
+            attempts, turn = await self._turned(clerk, wanted)
             for attempt in attempts:
                 if attempt.becomes != "open":
                     self.work.settle(attempt.item_no, failed=attempt.becomes == "failed")
             for item_no in turn.from_cache:
                 self.work.settle(item_no)
+            fallen = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
+            useless, held = set(self.work.useless(fallen)), list[int]()
             for key, claims in turn.claimed.items():
-                self._lanes[key].queue.extend(claims)
+                self._lanes[key].queue.extend(claim for claim in claims if claim.item_no not in useless)
                 self._lanes[key].changed.set()
-            for key, reason in turn.over_budget.items():
-                await self._in(clerk, self.work.stop, key, "budget", f"Not called: {reason}. Raise the budget and run again.")
+                held += [claim.item_no for claim in claims if claim.item_no in useless]
+            if turn.n_open or any(attempt.becomes == "open" for attempt in attempts):
+                for lane in self._lanes.values():
+                    lane.is_stopped = False  # what was under way, here or elsewhere, came back
+            await self._stop_closed(clerk)
+            await self._surely(clerk, self.work.stop_over, turn.over_budget)
+            stopped, self.work.stopped = self.work.stopped, []
+            await self._leave_useless(clerk, fallen + stopped, held)
             self.work.told()
             if self._broken is not None:
                 raise self._broken
@@ -163,34 +198,68 @@ class HostedWork:
     async def _sleep(self, turn: Turn, wanted: Mapping[Lane, int]) -> None:
         """Until there is something to note or to claim; a tick at least."""
         # More may be there than was wanted then: a pause is over, or what was claimed is under way already.
-        is_hungry = turn.n_open is None and any(lane.room > wanted[key] for key, lane in self._lanes.items())
+        is_hungry = turn.n_open is None and any(lane.room > wanted.get(key, 0) for key, lane in self._lanes.items())
         waits = [LONGEST_SLEEP_S, *(lane.limiter.paused_s for lane in self._lanes.values() if lane.limiter.paused_s > 0)]
         if turn.due_s is not None:
             waits.append(turn.due_s)
         if turn.n_leased:
             waits.append(LOOK_S)
-        is_closing = any(lane.closed is not None and not lane.is_stopped for lane in self._lanes.values()) and not self._calls
+        is_closing = not self._calls and any(lane.closed is not None and not lane.is_stopped for lane in self._lanes.values())
         if not (self._attempts or is_closing or is_hungry):
             await _either(self._wake, min(waits))
         await asyncio.sleep(TICK_S)
         self._wake.clear()
 
     async def _stop_closed(self, clerk: ThreadPoolExecutor) -> None:
+        """Fail what is open of lanes that were closed, or park it, whenever something may be."""
         for lane in self._lanes.values():
-            if lane.closed is not None and not lane.is_stopped:
-                lane.is_stopped = not self._calls and not self._attempts  # what is under way may come back open
-                waiting = [claim.item_no for claim in lane.queue]
-                lane.queue.clear()
-                await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
-                if lane.parked_until is None:
-                    await self._in(clerk, self.work.stop, lane.key, "unavailable", f"Not called: {lane.closed.error}")
-                elif lane.is_stopped:
-                    self.work.park(lane.key, lane.parked_until)
+            if lane.closed is None or lane.is_stopped:
+                continue
+            waiting = [claim.item_no for claim in lane.queue]
+            lane.queue.clear()
+            if waiting:
+                await self._surely(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
+            if lane.parked_until is None:
+                lane.is_stopped = True
+                await self._surely(clerk, self.work.stop, lane.key, "unavailable", f"Not called: {lane.closed.error}")
+            elif not self._calls and not self._attempts:  # what is under way may come back open
+                lane.is_stopped = lane.is_parked = True
+                self.work.park(lane.key, lane.parked_until)
 
-    async def _turned(self, clerk: ThreadPoolExecutor, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]) -> Turn:
+    async def _leave_useless(self, clerk: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()) -> None:
+        """What of the prompts of these failures nobody has called for, `held` or not: it could not come to a pair."""
+        useless = self.work.useless(failed)
+        if not useless:
+            return
+        gone = set(useless)
+        waiting = [*held, *(claim.item_no for lane in self._lanes.values() for claim in lane.queue if claim.item_no in gone)]
+        for lane in self._lanes.values():
+            lane.queue = deque(claim for claim in lane.queue if claim.item_no not in gone)
+        if waiting:
+            await self._surely(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
+        why = f"Not called: too many of this prompt's completions failed for {self.work.least} of them to succeed."
+        for key in self._lanes:
+            await self._surely(clerk, self.work.stop, key, "no_pair", why, useless)
+        self.work.stopped.clear()  # their prompts are known to be useless
+
+    async def _turned(self, clerk: ThreadPoolExecutor, wanted: Mapping[Lane, int]) -> tuple[Sequence[Attempt], Turn]:
+        """A turn, and what it settled. What it could not stays to be told."""
+        attempts, self._attempts = self._attempts, []
+        try:
+            return attempts, await self._surely(clerk, self._turn, attempts, wanted)
+        except StoreError:
+            self._attempts[:0] = attempts
+            raise
+        except asyncio.CancelledError:
+            if self._refused:
+                self._attempts[:0] = attempts
+            raise
+
+    async def _surely(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
+        """What the ledger does, tried again where the store refuses it for a moment: then nothing of it was kept."""
         for wait_s in (*WRITE_AGAIN_S, None):
             try:
-                return await self._in(clerk, self._turn, attempts, wanted)
+                return await self._in(clerk, do, *args)
             except StoreError:
                 if wait_s is None:
                     raise
@@ -202,7 +271,18 @@ class HostedWork:
 
     async def _in(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
         # Shielded: what was handed over is written, also where this run is ended meanwhile; the clerk does one thing after the other.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(clerk, partial(do, *args)))
+        job = asyncio.get_running_loop().run_in_executor(clerk, partial(do, *args))
+        self._refused = False
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            with suppress(StoreError):
+                await job
+            self._refused = job.done() and not job.cancelled() and job.exception() is not None
+            raise
+        except StoreError:
+            self._refused = True
+            raise
 
     # --- calls -----------------------------------------------------------------------------------------------------------------------
 
@@ -226,8 +306,14 @@ class HostedWork:
 
     async def _call(self, lane: _Lane, claim: Claim, ticket: Ticket) -> None:
         request = self.work.requests[claim.item_no]
-        while (wait_s := lane.limiter.paused_s) > 0:  # another's refusal was read since this call was let go
+        while lane.closed is None and (wait_s := lane.limiter.paused_s) > 0:  # another's refusal was read since this call was let go
             await asyncio.sleep(wait_s)
+        if lane.closed is not None:
+            lane.limiter.end(ticket, n_used=0, is_refused=False, is_success=False)
+            lane.queue.append(claim)  # which is given back with those that wait there
+            lane.is_stopped = False
+            self._wake.set()
+            return
         started_at, began = utc_now(), perf_counter()
         reply = fault("cancelled", "The run was ended during this call; whether it is billed is not known.")
         try:
@@ -281,32 +367,50 @@ async def _either(event: asyncio.Event, wait_s: float | None) -> None:
             await event.wait()
 
 
+@contextmanager
+def renewing(work: Work) -> Iterator[None]:
+    """Claims do not end while something long is done with them, in this thread or its event loop."""
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(RENEW_S):
+            with suppress(StoreError):  # the next time is soon enough
+                work.ledger.turn(work.run_id, work.owner, [], {}, NOTHING, is_dead=is_dead)
+
+    thread = threading.Thread(target=renew, name="leases", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batch_size: int, on_text: OnItem | None = None) -> None:
     """Everything of `work` that a backend on this machine makes. Raises what the backend raises, after noting what was made by then."""
     attempts: list[Attempt] = []
-    while True:
-        turn = work.ledger.turn(work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
-        for attempt in attempts:
-            work.settle(attempt.item_no, failed=attempt.becomes == "failed")
-        for item_no in turn.from_cache:
-            work.settle(item_no)
-        if attempts or turn.from_cache:
-            work.told()
-        claims = turn.claimed[lane]
-        if not claims:
-            if not turn.n_open and not turn.n_leased:
-                return
-            threading.Event().wait(LOOK_S)  # somebody else has the rest under way
-            attempts = []
-            continue
-        attempts = []
-        try:
-            _complete_batch(work, backend, lane, claims, attempts, on_text)
-        except BaseException:
-            with suppress(StoreError):
-                work.ledger.turn(work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
-                work.ledger.release(work.run_id, work.owner)
-            raise
+    with renewing(work):
+        while True:
+            turn = work.ledger.turn(work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
+            for attempt in attempts:
+                work.settle(attempt.item_no, failed=attempt.becomes == "failed")
+            for item_no in turn.from_cache:
+                work.settle(item_no)
+            if attempts or turn.from_cache:
+                work.told()
+            claims, attempts = turn.claimed[lane], []
+            if not claims:
+                if not turn.n_open and not turn.n_leased:
+                    return
+                threading.Event().wait(LOOK_S)  # somebody else has the rest under way
+                continue
+            try:
+                _complete_batch(work, backend, lane, claims, attempts, on_text)
+            except BaseException:
+                with suppress(StoreError):
+                    work.ledger.turn(work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+                    work.ledger.release(work.run_id, work.owner)
+                raise
 
 
 def _complete_batch(
@@ -340,9 +444,12 @@ def _unheard(item_no: int, piece: str | None) -> None:
     """Streams that nobody watches."""
 
 
-def answers(backend: HostedBackend, requests: Sequence[CompletionRequest], params: CallParams) -> Iterator[CompletionResult]:
-    """`complete` of a hosted backend: without a ledger that outlives it, in the order of the requests."""
+def answers(
+    backend: HostedBackend, requests: Sequence[CompletionRequest], params: CallParams, ledger: WorkLedger | None = None, asset: str = ""
+) -> Iterator[CompletionResult]:
+    """`complete` of a hosted backend, in the order of the requests; without a ledger, nothing of it is kept but what is returned."""
     lane = (backend.provider, backend.model)
+    keys = [cache_key(backend, request) for request in requests]
     items = [
         WorkItem(
             item_no=i,
@@ -351,26 +458,32 @@ def answers(backend: HostedBackend, requests: Sequence[CompletionRequest], param
             provider=lane[0],
             model=lane[1],
             sample_index=request.sample_index,
-            params="{}",
-            cache_key=content_hash(request.model_dump(exclude={"prompt_id"})),
-            reserve=0,
+            params=sampling_of(request),
+            cache_key=keys[i],
+            reserve=params.most(request),
             is_metered=True,
         )
         for i, request in enumerate(requests)
     ]
-    ledger = MemoryLedger()
-    ledger.start("", items, asset="", record="")
-    work = Work("", ledger, items, requests, params, set(range(len(items))))
-    closed = run_hosted(work, {lane: backend})
+    ledger = ledger or MemoryLedger()
+    run_id = content_id("run", asset, keys)
+    record = json.dumps({"calls": params.model_dump(exclude_none=True), "models": [[backend.name, backend.model_version]]})
+    ledger.start(run_id, items, asset=asset, record=record)
+    left = {settled.item_no for settled in ledger.settled(run_id) if settled.state in ("open", "leased")}
+    work = Work(run_id, ledger, items, requests, params, left)
+    closed = run_hosted(work, {lane: backend}) if left else {}
+    ledger.end(run_id)  # the same again tries what failed again
     if closed:
         raise BackendUnavailable(str(closed[lane].error))
-    made = ledger.results([item.cache_key for item in items])
-    for item, settled in zip(items, ledger.settled(""), strict=True):
-        if settled.state == "succeeded":
+    made = ledger.results(keys)
+    for item, settled in zip(items, ledger.settled(run_id), strict=True):
+        if settled.state == "succeeded" and item.cache_key in made:
             yield CompletionResult.from_json(made[item.cache_key])
         else:
             reason = "content_filter" if settled.kind == "content_filter" else "error"
-            yield CompletionResult.failed(settled.error or "", finish_reason=reason)
+            yield CompletionResult.failed(
+                settled.error or "It was taken out of the store while it was read. Run again.", finish_reason=reason
+            )
 
 
 def run_hosted(

@@ -20,13 +20,18 @@ from pydantic import Field, SecretStr
 from rlhf_pipeline.records import Record, content_hash
 
 Kind = Literal[
-    "status", "html", "broken_json", "foreign_json", "invalid_utf8", "huge", "drop", "cut", "no_finish",
+    "status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8", "huge", "drop", "cut", "no_finish",
     "content_filter", "refusal", "empty", "no_choices",
 ]  # fmt: skip
 LOOPBACK = "127.0.0.1"
 OPINIONS = ("certainly", "probably", "perhaps", "hardly", "of course", "in a way", "as far as I know", "without doubt")
 WAIT = "stub-wait-"  # begins the name of a cookie that holds until when nobody is to ask
 HUGE = 1_200_000  # characters
+ODD_EVENTS: dict[str, bytes] = {  # of streams, in either provider's words
+    "broken_json": b'{"choices": [{"ind',
+    "odd_shape": b'{"choices": [null], "type": "content_block_delta", "delta": {"type": "text_delta"}}',
+    "invalid_utf8": b'{"choices": [{"delta": {"content": "caf\xe9"}}], "delta": {"type": "text_delta", "text": "caf\xe9"}}',
+}
 REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}  # OpenAI's and Anthropic's words
 
 
@@ -59,8 +64,9 @@ class StubProvider:
     """A context manager that serves on a free port of loopback, in a thread of its own.
 
     `faults` are used up one per request, in the order of arrival, None for an answer; after them each of `chances` strikes with its
-    share, drawn with `seed`. With `api_key`, requests without it get 401. `requests` holds the bodies received, `counters` what they
-    came to; `GET /stub/counters` tells a benchmark in another process, `POST /stub/reset` begins anew.
+    share, drawn with `seed`; a prompt with the words `refuses` is refused each time. With `api_key`, requests without it get 401.
+    `requests` holds the bodies received, `counters` what they came to; `GET /stub/counters` tells a benchmark in another process,
+    `POST /stub/reset` begins anew.
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
@@ -79,6 +85,7 @@ class StubProvider:
         batch_s: float = 0.0,
         api_key: SecretStr | None = None,
         model: str = "stub-model",
+        refuses: str | None = None,
         complete: Callable[[dict[str, Any]], str] | None = None,
         seed: int = 0,
     ) -> None:
@@ -90,6 +97,7 @@ class StubProvider:
         self.requests: list[dict[str, Any]] = []
         self.arrivals: list[float] = []  # time.monotonic of each
         self._api_key = api_key
+        self._refuses = refuses
         self._complete = complete or sentence
         self._faults = list(faults)
         self._random = random.Random(seed)
@@ -143,8 +151,12 @@ class StubProvider:
 
     def mend(self, model: str = "stub-model") -> None:
         """From here on every request for `model` is answered, whatever the key."""
-        self.model, self._api_key, self.chances = model, None, ()
+        self.model, self._api_key, self.chances, self._refuses = model, None, (), None
         self._faults.clear()
+
+    def add_faults(self, faults: Iterable[Fault | None]) -> None:
+        """These happen to the next requests, after those that were named before."""
+        self._faults.extend(faults)
 
     def reset(self) -> None:
         """Forget what was asked and counted."""
@@ -174,6 +186,8 @@ class StubProvider:
             if drawn < share:
                 return fault
             drawn -= share
+        if self._refuses is not None and self._refuses in _prompt(body):
+            return Fault(kind="refusal")
         return None
 
     def left(self) -> None:
@@ -284,7 +298,11 @@ class _Connection(asyncio.Protocol):
             self._send(200, {})
         elif path.startswith(("/v1/files", "/v1/batches")):
             if stub.is_authorised(headers):
-                self._send_bytes(*stub.batches.answer(method, path.partition("?")[0], headers, content))
+                reply = stub.batches.answer(method, path.partition("?")[0], headers, content)
+                if reply is None:
+                    self.transport.close()
+                else:
+                    self._send_bytes(*reply)
             else:
                 self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
         elif method == "POST":
@@ -309,16 +327,20 @@ class _Connection(asyncio.Protocol):
                 self._send_error(path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key")
             elif body.get("model") != stub.model:
                 self._send_error(path, 404, f"The model {body.get('model')!r} does not exist", "model_not_found")
-            elif fault is not None and fault.kind in ("status", "html", "broken_json", "foreign_json", "invalid_utf8"):
-                self._spoil(path, fault)
+            elif fault is not None and fault.kind in ("status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8"):
+                self._spoil(path, fault, is_streamed=bool(body.get("stream")))
             else:
                 await self._complete(path, body, fault.kind if fault else None)
         finally:
             stub.left()
 
-    def _spoil(self, path: str, fault: Fault) -> None:
+    def _spoil(self, path: str, fault: Fault, *, is_streamed: bool) -> None:
         """An answer that nobody worked on."""
-        if fault.kind == "status":
+        if is_streamed and fault.kind in ODD_EVENTS:
+            self._send_bytes(200, "text/event-stream", b"data: " + ODD_EVENTS[fault.kind] + b"\n\n")
+        elif fault.kind == "odd_shape":
+            self._send(200, {"choices": [None], "content": [None]})
+        elif fault.kind == "status":
             wait = None if fault.retry_after_ms is None else fault.retry_after_ms / 1000
             self._send_error(path, fault.status, fault.message, fault.code, _waiting(fault), wait_s=wait)
         elif fault.kind == "html":
@@ -405,17 +427,24 @@ def _waiting(fault: Fault) -> dict[str, str]:
 
 
 class Batches:
-    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they were submitted. Faults strike them too."""
+    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they were submitted. Faults strike them too.
+
+    Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the reply. The next one is refused as a
+    whole where `refuses_next` says why.
+    """
 
     def __init__(self, stub: StubProvider, batch_s: float) -> None:
         self.batch_s = batch_s
         self.n_submitted = 0
+        self.n_unheard = 0
+        self.refuses_next: str | None = None
         self._stub = stub
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._due: dict[str, float] = {}
 
-    def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
+    def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
+        """Status, content type and content; None where the connection ends instead."""
         parts = path.split("/")[2:]
         if (method, parts) == ("POST", ["files"]):
             return self._told({"id": self._kept(_file_in(headers, content)), "object": "file", "bytes": len(content), "created_at": 0,
@@ -423,7 +452,9 @@ class Batches:
         if method == "GET" and parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
             return 200, "application/octet-stream", self._files[parts[1]]
         if (method, parts) == ("POST", ["batches"]):
-            return self._told(self._submitted(json.loads(content)))
+            made = self._submitted(json.loads(content))
+            self.n_unheard -= (is_unheard := self.n_unheard > 0)
+            return None if is_unheard else self._told(made)
         if (method, parts) == ("GET", ["batches"]):
             found = [self._worked_on(name) for name in reversed(self._batches)]
             return self._told({"object": "list", "data": found, "has_more": False})
@@ -446,6 +477,10 @@ class Batches:
             "completion_window": asked["completion_window"], "status": "in_progress", "created_at": int(time.time()),
             "metadata": asked.get("metadata"), "output_file_id": None, "error_file_id": None, "errors": None,
         }  # fmt: skip
+        if self.refuses_next is not None:
+            said = [{"code": "invalid_request", "message": self.refuses_next, "line": None, "param": None}]
+            self._batches[name] |= {"status": "failed", "errors": {"object": "list", "data": said}}
+            self.refuses_next = None
         return self._batches[name]
 
     def _worked_on(self, name: str) -> dict[str, Any]:

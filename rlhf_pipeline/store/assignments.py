@@ -14,11 +14,9 @@ from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.dealing import MOST_COUNTED, Hand, Reason, assignment_of, is_free, is_unfinished
+from rlhf_pipeline.store.dealing import MOST_COUNTED, NAMED_AFTER, Hand, Reason, assignment_of, is_free, is_unfinished
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
-
-NAMED_AFTER = 100  # numbers up to here are anybody's slots, of which there are as many as people overlap
 
 
 class WorkLeft(Record):
@@ -76,8 +74,9 @@ class Assignments:
     def ask(self, annotator_id: str, comparison_ids: Sequence[str], *, priority: int = 0, actor: str) -> int:
         """Ask one person for a judgement of each comparison, beside what anybody is asked for; the number of slots that are new.
 
-        None of what they have judged, hold, wrote or were asked for already, nor of flagged ones, which nobody is dealt. They are dealt
-        before anything else; what they skip is left to anybody. Raises UnknownComparison.
+        None of what they have judged, hold or were asked for already, nor of flagged ones, which nobody is dealt. They are dealt before
+        anything else; what they skip is left to anybody. What they wrote is asked for as anything else and never dealt to them: a number
+        that left it out would tell who wrote which text. Raises UnknownComparison.
         """
         n_new = 0
         for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
@@ -100,17 +99,15 @@ class Assignments:
     def _not_to_be_asked(self, connection: Connection, annotator_id: str, ids: Sequence[str]) -> set[str]:
         now = self._database.clock.now()
         gone = or_(assignments.c.state == "released", and_(assignments.c.state == "leased", assignments.c.leased_until <= now))
-        of_table = {
-            assignments: (assignments.c.annotator_id == annotator_id, ~gone),
-            votes: (votes.c.annotator_id == annotator_id,),
-            slots: (slots.c.annotator_id == annotator_id, slots.c.state != "done"),
-            comparisons: (or_(comparisons.c.written_by == annotator_id, comparisons.c.flag.is_not(None)),),
-        }
-        found: set[str] = set()
-        for table, conditions in of_table.items():
+
+        def which(table: Any, *conditions: Any) -> set[str]:
             wanted = select(table.c.comparison_id).where(self._database.mine(table), table.c.comparison_id.in_(ids), *conditions)
-            found |= set(connection.execute(wanted).scalars())
-        return found
+            return set(connection.execute(wanted).scalars())
+
+        met = which(assignments, assignments.c.annotator_id == annotator_id, ~gone) | which(votes, votes.c.annotator_id == annotator_id)
+        asked = which(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
+        written = which(comparisons, comparisons.c.written_by == annotator_id)  # and judged by writing it, as nobody else may know
+        return (met - written) | asked | which(comparisons, comparisons.c.flag.is_not(None))
 
     def _refuse_unknown(self, connection: Connection, ids: Sequence[str]) -> None:
         known = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))

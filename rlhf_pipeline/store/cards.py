@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, literal_column, or_, select
+from sqlalchemy import Connection, String, and_, bindparam, case, func, literal_column, or_, select
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
+from rlhf_pipeline.store.dealing import NAMED_AFTER
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
 from rlhf_pipeline.store.schema import assignments, slots
@@ -53,6 +54,7 @@ class Cards:
                 f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} was already judged. To change that vote, supersede it."
             )
         undone = vote.details is not None and "undone" in vote.details.flags
+        card["is_skip_undone"] = undone and card["state"] == "skipped"
         card["state"] = ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
         card["is_peoples"] = vote.annotator_kind != AnnotatorKind.MACHINE
         self.touched[vote.assignment_id] = None
@@ -66,7 +68,16 @@ class Cards:
         cards = [self.rows[card] for card in self.touched]
         _CARD.write(connection, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
         held = [c for c in cards if c["slot_no"] is not None]
-        _SLOT.write(connection, [{**self._slot(c), **_slot_values(c, until), "now": now} for c in held])
+        _SLOT.write(
+            connection, [{**self._slot(c), **_slot_values(c, until), "named": self._named(connection, c), "now": now} for c in held]
+        )
+
+    def _named(self, connection: Connection, card: dict[str, Any]) -> str | None:
+        """Whom the slot of a skip that was taken back asks for again: who was the first to be dealt a slot that asks somebody by name."""
+        if not card["is_skip_undone"] or card["slot_no"] <= NAMED_AFTER:
+            return None
+        first: str | None = _FIRST_DEALT.scalar(connection, self._slot(card))
+        return first if first == card["annotator_id"] else None
 
     def _key(self, card: dict[str, Any]) -> dict[str, Any]:
         return scope_of(self.database, card=card["assignment_id"])
@@ -113,7 +124,16 @@ _SLOT = Prepared(
         state=bindparam("new_state"),
         assignment_id=bindparam("new_card"),
         leased_until=bindparam("new_until"),
-        # What somebody who was asked by name skips is left to anybody.
-        annotator_id=case((bindparam("new_state") == literal_column("'open'"), None), else_=slots.c.annotator_id),
+        # What somebody who was asked by name skips is left to anybody, until they take the skip back.
+        annotator_id=case(
+            (bindparam("new_state") == literal_column("'open'"), None),
+            else_=func.coalesce(bindparam("named", type_=String()), slots.c.annotator_id),
+        ),
     )
+)
+_FIRST_DEALT = Prepared(
+    select(assignments.c.annotator_id)
+    .where(scoped(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.slot_no == bindparam("no"))
+    .order_by(assignments.c.leased_at)
+    .limit(1)
 )

@@ -13,6 +13,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, c
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.judgements import standing
 from rlhf_pipeline.store.prepared import among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
@@ -119,12 +120,17 @@ class Comparisons:
             yield frame_of(rows, COMPARISONS)
             after = rows[-1]
 
-    def page(self, *, before: tuple[str, int, str] | None = None, category: str | None = None, limit: int = 50) -> pd.DataFrame:
-        """COMPARISONS, of one category if named, the newest day's last one first, at most `limit`; the next page is `before` the last row's (day, position,
-        comparison_id). The hundredth page costs what the first one does."""
+    def page(
+        self, *, before: tuple[str, int, str] | None = None, category: str | None = None, judged_by: str | None = None, limit: int = 50
+    ) -> pd.DataFrame:
+        """COMPARISONS, the newest day's last one first, at most `limit`; of one category and with a standing judgement of somebody, where
+        named. The next page is `before` the last row's (day, position, comparison_id); the hundredth costs what the first one does."""
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         earlier = () if before is None else (place < before,)
-        of = () if category is None else (comparisons.c.category == category,)
+        of: list[Any] = [] if category is None else [comparisons.c.category == category]
+        if judged_by is not None:
+            mine = select(votes.c.comparison_id).where(standing(self._database, votes, judged_by))
+            of.append(comparisons.c.comparison_id.in_(mine))
         wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier, *of)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)).all(), COMPARISONS)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, func, select
 
@@ -15,6 +15,7 @@ from rlhf_pipeline.store.schema import completion_cache, generation_items, gener
 log = logging.getLogger(__name__)
 
 HASH_LENGTH = 64
+TOUCHED = timedelta(hours=1)  # a use is noted no oftener: the same run again writes nothing
 
 
 class CacheStats(Record):
@@ -82,6 +83,18 @@ class CompletionsCache:
                 used = and_(self._database.mine(completion_cache), completion_cache.c.cache_key.in_(sorted(whole)))
                 connection.execute(completion_cache.update().where(used).values(last_hit_at=self._database.clock.now()))
         return found
+
+    def touch(self, keys: Sequence[str]) -> None:
+        """Note that these were asked for, where that was not noted within the hour: a prune keeps what is used."""
+        now = self._database.clock.now()
+        is_old = func.coalesce(completion_cache.c.last_hit_at, completion_cache.c.stored_at) < now - TOUCHED
+        for batch in self._database.courteously(batches(sorted(set(keys)), MAX_ROWS)):
+            at = and_(self._database.mine(completion_cache), completion_cache.c.cache_key.in_(batch), is_old)
+            with self._database.reading() as connection:
+                old = connection.execute(select(completion_cache.c.cache_key).where(at)).scalars().all()
+            if old:
+                with self._database.writing() as connection:
+                    connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
 
     def stats(self) -> CacheStats:
         """How much there is, and since when."""

@@ -20,6 +20,7 @@ from rlhf_pipeline.store.schema import assignments, comparisons, slots
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
 MOST_COUNTED = 200  # of what is open for one annotator: more is many
 REPEATS_FROM = 200  # of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+NAMED_AFTER = 100  # numbers up to here are anybody's slots, of which there are as many as people overlap
 COMES_AGAIN = 200  # of the newest cards those that were given back or ran out come again before new ones
 
 Reason = Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"]

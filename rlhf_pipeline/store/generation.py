@@ -4,15 +4,16 @@ An item is claimed, called for and settled. State, call, cost and result of it c
 more than the calls that were under way; these are noted as lost, and as perhaps billed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, true, update
 from sqlalchemy.sql import ColumnElement
 
-from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Settled, Spending, Turn, WorkItem
+from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane, OverBudget, Settled, Spending, Turn, WorkItem
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -22,7 +23,9 @@ from rlhf_pipeline.store.schema import generation_runs as runs
 from rlhf_pipeline.store.schema import generation_spending as spending
 
 LEASE_S = 120.0
+PAGE = 5_000  # items read at once
 LONGEST_WAIT_S = 3600.0  # nothing is put off for longer: a later moment was noted by a clock that has jumped back since
+RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None}
 ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
 SUMS = tuple(Spending.__dataclass_fields__)
 
@@ -55,26 +58,54 @@ class GenerationLedger:
 
     # --- a run -----------------------------------------------------------------------------------------------------------------------
 
-    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
-        known = self._begin(run_id, len(items), asset, record, origin)
-        missing = (item for item in items if item.item_no not in known)
-        for batch in self._database.courteously(batches(missing, MAX_ROWS)):
-            self._note(run_id, batch)
+    def start(self, run_id: str, items_: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+        is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
+        if has_ended:
+            is_failed = and_(self._run(items, run_id), items.c.state == "failed")
+            # It keeps the time it failed at: attempts from then on count against it, those before no more.
+            for _ in self._piecemeal(is_failed, {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0}):
+                pass
+            with self._database.writing() as connection:  # not before: who is killed in between opens the rest the next time
+                connection.execute(update(runs).where(self._run(runs, run_id)).values(ended_at=None))
+        for batch in self._database.courteously(batches(items_, MAX_ROWS)):
+            missing = self._renewed_terms(run_id, batch) if is_known else batch
+            if missing:
+                self._note(run_id, missing)
 
-    def _begin(self, run_id: str, n_items: int, asset: str, record: str, origin: str | None) -> set[int]:
-        """The items that are noted already."""
+    def _begin(self, run_id: str, n_items: int, asset: str, record: str, origin: str | None) -> tuple[bool, bool]:
+        """Whether the run was begun before, and whether it ended."""
         now = self._database.clock.now()
         with self._database.writing() as connection:
             held = connection.execute(select(runs.c.ended_at).where(self._run(runs, run_id))).one_or_none()
             if held is None:
                 row = {"run_id": run_id, "asset": asset, "n_items": n_items, "record": record, "started_at": now}
                 self._database.insert(connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)])
-                return set()
-            connection.execute(update(runs).where(self._run(runs, run_id)).values(origin=origin, **dict.fromkeys(ENDS)))
-            if held.ended_at is not None:
-                again = {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0, "settled_at": None}
-                connection.execute(update(items).where(self._run(items, run_id), items.c.state == "failed").values(again))
-            return set(connection.execute(select(items.c.item_no).where(self._run(items, run_id))).scalars())
+                return False, False
+            again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": held.ended_at}
+            connection.execute(update(runs).where(self._run(runs, run_id)).values(again))
+        return True, held.ended_at is not None
+
+    def _renewed_terms(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
+        """Those of a batch that are not noted yet. What is and may be called for holds back what a call costs at the prices of now."""
+        wanted = select(items.c.item_no, items.c.state, items.c.reserved).where(
+            self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
+        )
+        with self._database.reading() as connection:
+            there = {row.item_no: row for row in connection.execute(wanted)}
+        noted = [item for item in batch if item.item_no in there]
+        changed = [
+            {"b_item": item.item_no, "b_reserved": item.reserve}
+            for item in noted
+            # Of what somebody has under way nothing is let go.
+            if ((row := there[item.item_no]).state in ("open", "failed") and item.reserve != row.reserved)
+            or (row.state == "leased" and item.reserve > row.reserved)
+        ]
+        if changed:
+            at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
+            with self._database.writing() as connection:
+                connection.execute(update(items).where(at).values(reserved=bindparam("b_reserved")), changed)
+        self._cache.touch([item.cache_key for item in noted if there[item.item_no].state == "succeeded"])
+        return [item for item in batch if item.item_no not in there]
 
     def _note(self, run_id: str, batch: Sequence[WorkItem]) -> None:
         now = self._database.clock.now()
@@ -113,7 +144,8 @@ class GenerationLedger:
 
     def end(self, run_id: str) -> None:
         with self._database.writing() as connection:
-            connection.execute(update(runs).where(self._run(runs, run_id)).values(ended_at=self._database.clock.now()))
+            ended = {**dict.fromkeys(ENDS), "ended_at": self._database.clock.now()}  # and waits for nothing
+            connection.execute(update(runs).where(self._run(runs, run_id)).values(ended))
 
     def park(self, run_id: str, until: datetime, why: str) -> None:
         with self._database.writing() as connection:
@@ -139,7 +171,7 @@ class GenerationLedger:
             self._keep_leases(connection, owner, now, is_dead)
             claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
             found = {lane: len(mine) for lane, mine in claimed.items()}
-            if all(found.get(lane, 0) >= n for lane, n in wanted.items()):
+            if not wanted or (any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())):
                 return Turn(claimed, hits, over)
             mine = and_(self._run(items, run_id), or_(*(_of_lane(lane) for lane in wanted)))
             left = select(func.count(), func.min(items.c.not_before)).where(mine, items.c.state == "open")
@@ -171,8 +203,11 @@ class GenerationLedger:
         self._cache.put(connection, {a.cache_key: a.result for a in attempts if a.result is not None})
         settled = [change | {"b_item": a.item_no} for change, a in zip(changes, attempts, strict=True) if change]
         if settled:
-            names = [name for name in settled[0] if name not in ("b_item", "faults")]
-            values: dict[str, Any] = {name: bindparam(name) for name in names} | {"n_faults": items.c.n_faults + bindparam("faults")}
+            names = [name for name in settled[0] if name not in ("b_item", "faults", "settled")]
+            values: dict[str, Any] = {name: bindparam(name) for name in names} | {
+                "n_faults": items.c.n_faults + bindparam("faults"),
+                "settled_at": func.coalesce(bindparam("settled", type_=items.c.settled_at.type), items.c.settled_at),
+            }
             at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
             connection.execute(update(items).where(at).values(values), settled)
         late = [a.item_no for change, a in zip(changes, attempts, strict=True) if not change]
@@ -214,16 +249,24 @@ class GenerationLedger:
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
+        # A lease that ends later than any could was noted by a clock that jumped back since.
+        ended = [r for r in rows if dead[r.owner] or r.leased_until < now or r.leased_until > now + 2 * self._lease]
+        if len(ended) > MAX_ROWS:
+            del self._renewed[owner]  # the next turn takes more
         lost: dict[str, list[Any]] = {}
-        for row in rows:
-            # A lease that ends later than any could was noted by a clock that jumped back since.
-            if dead[row.owner] or row.leased_until < now or row.leased_until > now + 2 * self._lease:
-                lost.setdefault(row.run_id, []).append(row)
+        for row in ended[:MAX_ROWS]:
+            lost.setdefault(row.run_id, []).append(row)
         for run_id, gone in lost.items():
             self._lose(connection, run_id, gone, now)
 
     def _lose(self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime) -> None:
         """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all that was reserved."""
+        looked = [row.item_no for row in gone if row.owner.endswith(LOOKS)]
+        if looked:
+            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(looked)).values(RELEASED))
+        gone = [row for row in gone if not row.owner.endswith(LOOKS)]
+        if not gone:
+            return
         rows = [
             _blank(run_id, row.item_no, row.n_attempts + 1, row.provider, row.model, now)
             | {
@@ -238,25 +281,24 @@ class GenerationLedger:
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
         at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in gone]))
-        back = {"state": "open", "owner": None, "leased_until": None, "n_attempts": items.c.n_attempts + 1}
-        connection.execute(update(items).where(at).values(back))
+        connection.execute(update(items).where(at).values(**RELEASED, n_attempts=items.c.n_attempts + 1))
 
     # --- claims ----------------------------------------------------------------------------------------------------------------------
 
     def _claim_all(
         self, connection: Connection, run_id: str, owner: str, wanted: Mapping[Lane, int], budget: Budget, now: datetime
-    ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, str]]:
+    ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, OverBudget]]:
         claimed: dict[Lane, list[Claim]] = {}
         hits: list[int] = []
-        over: dict[Lane, str] = {}
+        over: dict[Lane, OverBudget] = {}
         for lane, n in wanted.items():
             mine: list[Claim] = []
             while len(mine) < n:
-                found, answered, reason = self._claim(connection, run_id, owner, lane, n - len(mine), budget, now)
+                found, answered, excess = self._claim(connection, run_id, owner, lane, n - len(mine), budget, now)
                 mine += found
                 hits += answered
-                if reason is not None:
-                    over[lane] = reason
+                if excess is not None:
+                    over[lane] = excess
                 if not answered:  # what the cache answered made room; else there is no more to be had
                     break
             claimed[lane] = mine
@@ -264,92 +306,122 @@ class GenerationLedger:
 
     def _claim(
         self, connection: Connection, run_id: str, owner: str, lane: Lane, n: int, budget: Budget, now: datetime
-    ) -> tuple[list[Claim], list[int], str | None]:
+    ) -> tuple[list[Claim], list[int], OverBudget | None]:
         """Up to n items that are due, whose key nobody is asking for, and that the budget bears; those the cache answers instead."""
         twin = items.alias("twin")
         asked_for = exists().where(self._database.mine(twin), twin.c.state == "leased", twin.c.cache_key == items.c.cache_key)
         is_due = or_(items.c.not_before.is_(None), items.c.not_before <= now, items.c.not_before > now + timedelta(seconds=LONGEST_WAIT_S))
+        names = ("item_no", "cache_key", "reserved", "n_attempts", "n_faults", "settled_at")
         wanted = (
-            select(items.c.item_no, items.c.cache_key, items.c.reserved, items.c.n_attempts, items.c.n_faults)
+            select(*(items.c[name] for name in names))
             .where(self._lane(run_id, lane), items.c.state == "open", is_due, ~asked_for)
             .order_by(items.c.position)
             .limit(n)
         )
-        rows = connection.execute(wanted).all()
-        have = self._cache.hit(connection, [row.cache_key for row in rows])
+        rooms = self._rooms(connection, run_id, lane, budget, now)
+        room = min((left for left, _ in rooms), default=None)
+        rows = connection.execute(wanted if room is None else wanted.where(items.c.reserved <= room)).all()
+        have = self._hits(connection, rows)
+        excess = None
+        if room is not None and len(rows) < n:  # what does not fit is asked of the cache too, before it is given up
+            too_much = connection.execute(wanted.where(items.c.reserved > room)).all()
+            have |= self._hits(connection, too_much)
+            excess = min((over for _, over in rooms), key=lambda over: over.left)
+            if all(row.cache_key in have or row.reserved <= excess.left for row in too_much):
+                excess = None  # it may fit yet
+            rows = [*rows, *(row for row in too_much if row.cache_key in have)]
         answered = [row.item_no for row in rows if row.cache_key in have]
-        if answered:
-            done = {"state": "succeeded", "is_cached": True, "not_before": None, "kind": None, "error": None, "settled_at": now}
-            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(answered)).values(done))
+        done = {"state": "succeeded", "is_cached": True, "not_before": None, "kind": None, "error": None, "settled_at": now}
+        for batch in batches(answered, MAX_PARAMETERS):
+            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(done))
         first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}  # of equal keys the first is called for
-        free = [row for row in rows if first.get(row.cache_key) is row]
-        taken, reason = self._affordable(connection, run_id, lane, free, budget, now)
-        if taken:
-            lease = {"state": "leased", "owner": owner, "leased_until": now + self._lease, "not_before": None}
-            at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in taken]))
-            connection.execute(update(items).where(at).values(lease))
-        return [Claim(row.item_no, row.n_attempts, row.n_faults) for row in taken], answered, reason
+        taken: list[Any] = []
+        for row in rows:
+            if first.get(row.cache_key) is row and (room is None or row.reserved <= room):
+                taken.append(row)
+                room = None if room is None else room - row.reserved
+        lease = {"state": "leased", "owner": owner, "leased_until": now + self._lease, "not_before": None}
+        for batch in batches([row.item_no for row in taken], MAX_PARAMETERS):
+            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(lease))
+        before = self._tried_before(connection, run_id, taken)
+        return [Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0)) for row in taken], answered, excess
 
-    def _affordable(
-        self, connection: Connection, run_id: str, lane: Lane, rows: Sequence[Any], budget: Budget, now: datetime
-    ) -> tuple[Sequence[Any], str | None]:
-        """The first of `rows` that fit, and why the next one does not, where nothing that is under way could make room for it."""
-        if not budget.is_set or not rows:
-            return rows, None
-        tight: list[tuple[int, int, str]] = []  # what is left, what is under way, and whose it is
+    def _hits(self, connection: Connection, rows: Sequence[Any]) -> set[str]:
+        return self._cache.hit(connection, [row.cache_key for row in rows])
+
+    def _tried_before(self, connection: Connection, run_id: str, rows: Sequence[Any]) -> dict[int, int]:
+        """Attempts of items that failed for good once, up to then: the run was started again since."""
+        failed = [row.item_no for row in rows if row.n_attempts and row.settled_at is not None]
+        found: dict[int, int] = {}
+        for batch in batches(failed, MAX_PARAMETERS):
+            joined = calls.join(items, and_(self._run(items, run_id), items.c.item_no == calls.c.item_no))
+            at = and_(self._run(calls, run_id), calls.c.item_no.in_(batch), calls.c.started_at <= items.c.settled_at)
+            asked = select(calls.c.item_no, func.count()).select_from(joined).where(at).group_by(calls.c.item_no)
+            found |= {item_no: n for item_no, n in connection.execute(asked)}
+        return found
+
+    def _rooms(self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime) -> list[tuple[int, OverBudget]]:
+        """Of each budget what is left beside all that is under way, and what would be if that came to nothing."""
         scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
             ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
             ("this day", budget.day, spending.c.day == now.date().isoformat(), items.c.run_id.is_not(None)),
             (f"provider {lane[0]}", budget.provider, spending.c.provider == lane[0], items.c.provider == lane[0]),
         )
+        rooms: list[tuple[int, OverBudget]] = []
         for name, most, is_spent, is_reserved in scopes:
             if most is None:
                 continue
             paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(self._database.mine(spending), is_spent)
             under_way = select(func.sum(items.c.reserved)).where(self._database.mine(items), items.c.state == "leased", is_reserved)
             spent, reserved = (int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way))
-            tight.append(
-                (most - spent - reserved, reserved, f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} left")
-            )
-        taken: list[Any] = []
-        for row in rows:
-            blocking = [(reserved, told) for left, reserved, told in tight if row.reserved > left]
-            if blocking:
-                is_final = not taken and any(reserved == 0 for reserved, _ in blocking)
-                told = next((told for reserved, told in blocking if reserved == 0), "")
-                return taken, f"{told}; one more call may cost {_money(row.reserved)}" if is_final else None
-            taken.append(row)
-            tight = [(left - row.reserved, reserved + row.reserved, told) for left, reserved, told in tight]
-        return taken, None
+            why = f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} left; a call for this may cost more"
+            rooms.append((most - spent - reserved, OverBudget(most - spent, why)))
+        return rooms
 
-    def stop(self, run_id: str, lane: Lane, kind: str, error: str) -> list[int]:
-        at = and_(self._lane(run_id, lane), items.c.state == "open")
-        with self._database.writing() as connection:
-            stopped = list(connection.execute(select(items.c.item_no).where(at)).scalars())
-            failed = {"state": "failed", "kind": kind, "error": error, "not_before": None, "settled_at": self._database.clock.now()}
-            connection.execute(update(items).where(at).values(failed))
-        return stopped
+    def stop(
+        self, run_id: str, lane: Lane, kind: str, error: str, items_: Sequence[int] | None = None, *, above: int | None = None
+    ) -> Iterator[int]:
+        is_open = and_(self._lane(run_id, lane), items.c.state == "open", true() if above is None else items.c.reserved > above)
+        failed = {"state": "failed", "kind": kind, "error": error, "not_before": None, "settled_at": self._database.clock.now()}
+        return self._piecemeal(is_open, failed, items_)
 
     def release(self, run_id: str, owner: str, items_: Sequence[int] | None = None) -> None:
         at = and_(self._run(items, run_id), items.c.state == "leased", items.c.owner == owner)
-        back = {"state": "open", "owner": None, "leased_until": None}
-        with self._database.writing() as connection:
-            for batch in [None] if items_ is None else batches(items_, MAX_PARAMETERS):
-                connection.execute(update(items).where(at if batch is None else and_(at, items.c.item_no.in_(batch))).values(back))
+        for _ in self._piecemeal(at, RELEASED, items_):
+            pass
 
     def reopen(self, run_id: str, items_: Sequence[int]) -> None:
-        again = {"state": "open", "is_cached": False, "settled_at": None, "n_faults": 0}
-        with self._database.writing() as connection:
-            for batch in batches(items_, MAX_PARAMETERS):
-                connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(again))
+        at = and_(self._run(items, run_id), items.c.state == "succeeded")
+        for _ in self._piecemeal(at, {"state": "open", "is_cached": False, "n_faults": 0}, items_):
+            pass
+
+    def _piecemeal(self, at: ColumnElement[bool], values: Mapping[str, Any], items_: Sequence[int] | None = None) -> Iterator[int]:
+        """Change the items of these that are `at` something which `values` end, few at a time; each once it is kept."""
+        some: Iterator[Sequence[int] | None] = (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
+        for batch in self._database.courteously(some):
+            which = at if batch is None else and_(at, items.c.item_no.in_(batch))
+            with self._database.writing() as connection:
+                found = connection.execute(select(items.c.run_id, items.c.item_no).where(which).limit(MAX_ROWS)).all()
+                if found:
+                    these = and_(self._run(items, found[0].run_id), items.c.item_no.in_([row.item_no for row in found]))
+                    connection.execute(update(items).where(these).values(values))
+            yield from (row.item_no for row in found)
+            if batch is None and len(found) < MAX_ROWS:
+                return
 
     # --- what is known ---------------------------------------------------------------------------------------------------------------
 
-    def settled(self, run_id: str) -> list[Settled]:
+    def settled(self, run_id: str) -> Iterator[Settled]:
         columns = [items.c[name] for name in Settled.__dataclass_fields__]
-        with self._database.reading() as connection:
-            rows = connection.execute(select(*columns).where(self._run(items, run_id)).order_by(items.c.item_no))
-            return [Settled(*row) for row in rows]
+        last = -1
+        while True:  # in pages: whoever reads may take long, and nobody waits for them
+            at = and_(self._run(items, run_id), items.c.item_no > last)
+            with self._database.reading() as connection:
+                rows = connection.execute(select(*columns).where(at).order_by(items.c.item_no).limit(PAGE)).all()
+            yield from (Settled(*row) for row in rows)
+            if len(rows) < PAGE:
+                return
+            last = rows[-1].item_no
 
     def results(self, keys: Sequence[str]) -> dict[str, str]:
         return self._cache.get_many(keys)
@@ -476,14 +548,13 @@ def _change(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
     """What an item is after this attempt."""
     is_done = a.becomes != "open"
     return {
+        **RELEASED,
         "state": a.becomes,
-        "owner": None,
-        "leased_until": None,
         "not_before": a.not_before,
         "n_attempts": n_attempts,
         "kind": None if a.becomes == "succeeded" else a.kind,
         "error": a.error if a.becomes == "failed" else None,
-        "settled_at": now if is_done else None,
+        "settled": now if is_done else None,
         "faults": int(a.is_fault),
     }
 

@@ -51,7 +51,7 @@ def judged_by(database: Database, annotator_id: str, comparison_ids: Iterable[st
     found: set[str] = set()
     with database.reading() as connection:
         for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-            wanted = select(votes.c.comparison_id).where(_stands(database, votes, annotator_id), votes.c.comparison_id.in_(ids))
+            wanted = select(votes.c.comparison_id).where(standing(database, votes, annotator_id), votes.c.comparison_id.in_(ids))
             found |= set(connection.execute(wanted).scalars())
     return found
 
@@ -64,7 +64,7 @@ class Judgements:
 
     def before(self, annotator_id: str, day: date, *, n_paces: int) -> Judged:
         """Everything, as of now. `paces`: seconds of the newest `n_paces` of the days before, the newest first."""
-        stands, today = _stands(self._database, votes, annotator_id), day.isoformat()
+        stands, today = standing(self._database, votes, annotator_id), day.isoformat()
         past = and_(stands, votes.c.day < today)
         with self._database.reading() as connection:
             seq = connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0
@@ -97,12 +97,12 @@ class Judgements:
         """Second looks, and those that said the same as the first."""
         first, again = votes.alias("first"), votes.alias("again")
         of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id, first.c.day < today
-        both = and_(_stands(self._database, first, annotator_id), *of_first)
+        both = and_(standing(self._database, first, annotator_id), *of_first)
         wanted = (
             select(first.c.choice == again.c.choice, func.count())
             .select_from(again)
             .join(first, both)
-            .where(_stands(self._database, again, annotator_id), again.c.pass_no == 2, again.c.day < today)
+            .where(standing(self._database, again, annotator_id), again.c.pass_no == 2, again.c.day < today)
             .group_by(first.c.choice == again.c.choice)
         )
         found = {bool(row[0]): int(row[1]) for row in connection.execute(wanted)}
@@ -115,7 +115,8 @@ class Judgements:
         return [Known(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
 
 
-def _stands(database: Database, vote: Any, annotator_id: str) -> ColumnElement[bool]:
+def standing(database: Database, vote: Any, annotator_id: str) -> ColumnElement[bool]:
+    """The condition that a vote is the annotator's judgement: not taken back, no skip."""
     later = votes.alias("later")
     replaced = select(literal(1)).select_from(later).where(database.mine(later), later.c.supersedes == vote.c.vote_id)
     return and_(database.mine(vote), vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value, ~replaced.exists())

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import acting, acting_together
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
-from rlhf_pipeline.store.users import here_or_everywhere
+from rlhf_pipeline.store.users import alone_in_organization, here_or_everywhere, must_be_password, must_hold
 
 Kind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # by which secret scanners know one
@@ -32,9 +32,22 @@ class Tokens:
         self._database = database
 
     def issue(
-        self, user_id: str, *, kind: Kind, lifetime: timedelta, actor: str, name: str | None = None, scopes: Sequence[str] | None = None
+        self,
+        user_id: str,
+        *,
+        kind: Kind,
+        lifetime: timedelta,
+        actor: str,
+        name: str | None = None,
+        scopes: Sequence[str] | None = None,
+        asked_by: str | None = None,
+        password_hash: str | None = None,
     ) -> tuple[str, Token]:
-        """A secret of 256 random bits, and what is kept of it."""
+        """A secret of 256 random bits, and what is kept of it.
+
+        `asked_by`: only while this token holds; `password_hash`: only while it is the user's. Raises NotFound; LoginEnded where either
+        ended meanwhile: whoever was let in before an account became the organisation's is not let in by it.
+        """
         secret = PREFIX + secrets.token_urlsafe(32)
         now = self._database.clock.now()
         row = {
@@ -53,6 +66,10 @@ class Tokens:
             known = connection.execute(of_user).scalars().all()
             if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
+            if asked_by is not None:
+                must_hold(self._database, connection, asked_by)
+            if password_hash is not None:
+                must_be_password(self._database, connection, user_id, password_hash)
             # One of an account of the organisation holds in every project, as the account does.
             project = EVERYWHERE if EVERYWHERE in known else self._database.project
             self._database.insert(connection, tokens, [{"project_id": project, **row}])
@@ -73,6 +90,12 @@ class Tokens:
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
         return found
 
+    def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
+        """A session for a one-time login, or None where that does not hold: one act, whatever becomes of the account before and after."""
+        with acting_together(self._database):
+            login = self.redeem(secret)
+            return None if login is None else self.issue(login.user_id, kind="session", lifetime=lifetime, actor=login.user_id)
+
     def redeem(self, secret: str) -> Token | None:
         """`find` for a one-time login, which does not hold a second time."""
         with acting(self._database) as (connection, ledger):
@@ -81,8 +104,10 @@ class Tokens:
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
                 return None
-            owner = select(users.c.disabled_at).where(here_or_everywhere(self._database, users), users.c.user_id == row["user_id"])
-            if any(connection.execute(owner).scalars()):
+            # Of an account of the organisation its own row says so, not one that stands in for it in a project.
+            owner = and_(users.c.project_id == row["project_id"], users.c.user_id == row["user_id"])
+            is_able = and_(here_or_everywhere(self._database, users), owner, users.c.disabled_at.is_(None))
+            if connection.execute(select(users.c.user_id).where(is_able)).first() is None:
                 return None
             connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
             token = _token(dict(row))
@@ -134,42 +159,53 @@ class FailedLogins:
     def __init__(self, database: Database):
         self._database = database
 
-    def wait_s(self, *who: str) -> float:
+    def wait_s(self, *who: str, everywhere: Sequence[str] = ()) -> float:
         """Seconds until one of `who` may try again; 0 where they may."""
         with self._database.reading() as connection:
-            return self._wait_s(connection, self._database.clock.now(), who)
+            return self._wait_s(connection, self._database.clock.now(), self._counted(who, everywhere))
 
-    def attempt(self, *who: str) -> float:
+    def attempt(self, *who: str, everywhere: Sequence[str] = ()) -> float:
         """Count a try as failed before it is made, so that many at once are no way around; 0, or seconds to wait and not try at all.
 
+        Those of `everywhere` are counted together in all projects of the organisation, each of which would be one more place to try.
         `forget` it after a login that succeeded.
         """
         now = self._database.clock.now()
+        counted = self._counted(who, everywhere)
         with self._database.writing() as connection:
-            wait = self._wait_s(connection, now, who)
+            if everywhere:
+                alone_in_organization(self._database, connection)
+            wait = self._wait_s(connection, now, counted)
             if wait > 0:
                 return wait
-            old = and_(self._database.mine(failed_logins), failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER)
+            old = and_(here_or_everywhere(self._database, failed_logins), failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER)
             connection.execute(failed_logins.delete().where(old))
-            for one in sorted({_hash(w) for w in who}):
-                this = and_(self._database.mine(failed_logins), failed_logins.c.who == one)
+            for project, one in sorted(counted):
+                this = self._is_among({(project, one)})
                 n = connection.execute(select(failed_logins.c.n_failed).where(this)).scalar()
                 if n is None:
-                    self._database.insert(connection, failed_logins, [{"who": one, "n_failed": 1, "last_failed_at": now}])
+                    row = {"project_id": project, "who": one, "n_failed": 1, "last_failed_at": now}
+                    self._database.insert(connection, failed_logins, [row])
                 else:
                     connection.execute(failed_logins.update().where(this).values(n_failed=n + 1, last_failed_at=now))
         return 0.0
 
-    def _wait_s(self, connection: Connection, now: datetime, who: Sequence[str]) -> float:
-        wanted = select(failed_logins).where(self._database.mine(failed_logins), failed_logins.c.who.in_([_hash(w) for w in who]))
-        rows = connection.execute(wanted).all()
-        return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
-
-    def forget(self, *who: str) -> None:
+    def forget(self, *who: str, everywhere: Sequence[str] = ()) -> None:
         """After a login that succeeded."""
         with self._database.writing() as connection:
-            these = and_(self._database.mine(failed_logins), failed_logins.c.who.in_([_hash(w) for w in who]))
-            connection.execute(failed_logins.delete().where(these))
+            connection.execute(failed_logins.delete().where(self._is_among(self._counted(who, everywhere))))
+
+    def _wait_s(self, connection: Connection, now: datetime, counted: set[tuple[str, str]]) -> float:
+        rows = connection.execute(select(failed_logins).where(self._is_among(counted))).all()
+        return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
+
+    def _counted(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
+        """By project, or EVERYWHERE."""
+        return {(self._database.project, _hash(one)) for one in who} | {(EVERYWHERE, _hash(one)) for one in everywhere}
+
+    def _is_among(self, counted: set[tuple[str, str]]) -> ColumnElement[bool]:
+        rows = [and_(failed_logins.c.project_id == project, failed_logins.c.who == one) for project, one in sorted(counted)]
+        return and_(failed_logins.c.organization_id == self._database.organization, or_(*rows))
 
 
 _OF_ENABLED = Prepared(  # asked twice a second for everybody who works

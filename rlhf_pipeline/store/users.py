@@ -10,14 +10,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
 
-from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.dealing import is_unfinished
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
-from rlhf_pipeline.store.schema import role_grants, tokens, users
+from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
 
+VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})  # roles that vote, as `web.permissions` has them
 Grants = dict[str, tuple[Role, ...]]  # by project: this one, or EVERYWHERE
 
 
@@ -54,7 +56,7 @@ class Users:
             "disabled_at": None,
         }
         with acting(self._database) as (connection, ledger):
-            self._alone_in_organization(connection)
+            alone_in_organization(self._database, connection)
             if self._read(connection, users.c.email == email):
                 raise ConfigurationError(f"There is a user with e-mail {email!r} already. Give them a role, or use another address.")
             if everywhere:
@@ -100,10 +102,17 @@ class Users:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(users).where(self._accounts())).scalar_one()
 
-    def set_password(self, user_id: str, password_hash: str | None, *, actor: str) -> None:
-        """Ends all sessions of the user. Raises NotFound."""
+    def set_password(
+        self, user_id: str, password_hash: str | None, *, actor: str, asked_by: str | None = None, instead_of: str | None = None
+    ) -> None:
+        """Ends all sessions of the user. Raises NotFound; LoginEnded where the token `asked_by` holds no more, or `instead_of` is not the
+        hash of their password any more."""
         with acting(self._database) as (connection, ledger):
-            self._one(connection, user_id)
+            self._alone_with(connection, user_id)
+            if asked_by is not None:
+                must_hold(self._database, connection, asked_by)
+            if instead_of is not None:
+                must_be_password(self._database, connection, user_id, instead_of)
             this = and_(self._accounts(), users.c.user_id == user_id)
             connection.execute(users.update().where(this).values(password_hash=password_hash))
             self._revoke_all(connection, user_id, kind="session")
@@ -147,7 +156,7 @@ class Users:
         would be admin any more, and for an organisation role of an address that another project has given an account of its own.
         """
         with acting(self._database) as (connection, ledger):
-            user = self._one(connection, user_id)
+            user = self._alone_with(connection, user_id, is_raised=organization_roles is not None)
             if check is not None:
                 check(user)
             had_admin = self._has_admin(connection)
@@ -167,10 +176,34 @@ class Users:
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
             if had_admin and not self._has_admin(connection):
                 raise ConfigurationError("This is the last admin: nobody could add users any more. Make somebody else admin first.")
+            self._leave_to_anybody(connection, ledger, user_id, actor)
             return self._one(connection, user_id)
 
+    def _leave_to_anybody(self, connection: Connection, ledger: Ledger, user_id: str, actor: str) -> None:
+        """What somebody was asked for by name where they vote no more: nobody would ever be dealt it."""
+        of_user = and_(slots.c.organization_id == self._database.organization, slots.c.annotator_id == user_id, is_unfinished())
+        asked_in = connection.execute(select(slots.c.project_id).where(of_user).distinct()).scalars().all()
+        if not asked_in:
+            return
+        is_able = self._one(connection, user_id).disabled_at is None
+        voting = and_(
+            role_grants.c.organization_id == self._database.organization,
+            role_grants.c.user_id == user_id,
+            role_grants.c.role.in_([role.value for role in VOTERS]),
+        )
+        votes_in = set(connection.execute(select(role_grants.c.project_id).where(voting)).scalars()) if is_able else set()
+        left = [project for project in asked_in if not votes_in & {project, EVERYWHERE}]
+        n = (
+            connection.execute(slots.update().where(of_user, slots.c.project_id.in_(left)).values(annotator_id=None)).rowcount
+            if left
+            else 0
+        )
+        if n:
+            ledger.append(
+                actor=actor, action="comparisons.unname", object_id=f"{n} slots of {user_id}", digest=content_hash(user_id, left, n)
+            )
+
     def _make_known_everywhere(self, connection: Connection, ledger: Ledger, user: User, actor: str) -> None:
-        self._alone_in_organization(connection)
         self._refuse_known_elsewhere(connection, user.email, user.user_id)
         self._revoke_all(connection, user.user_id)
         self._update(connection, user.user_id, {"password_hash": None})
@@ -216,7 +249,9 @@ class Users:
         self._write(ledger, actor, "users.disable" if disabled else "users.enable", user_id, {})
 
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        connection.execute(users.update().where(here_or_everywhere(self._database, users), users.c.user_id == user_id).values(values))
+        """Of an account of the organisation also the rows that stand in for it in other projects."""
+        of_user = and_(users.c.organization_id == self._database.organization, users.c.user_id == user_id)
+        connection.execute(users.update().where(of_user).values(values))
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
         of_user = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id, tokens.c.revoked_at.is_(None))
@@ -286,11 +321,14 @@ class Users:
                 "organisation's roles to an address that no other project of this store knows."
             )
 
-    def _alone_in_organization(self, connection: Connection) -> None:
-        """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project only."""
-        if not self._database.is_sqlite:
-            key = int(content_hash(self._database.organization, EVERYWHERE)[:15], 16)
-            connection.execute(select(func.pg_advisory_xact_lock(key)))
+    def _alone_with(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
+        """The user, whom nobody changes before this commits: neither here nor, of an account that is the organisation's or becomes it,
+        from another project. Raises NotFound."""
+        user = self._one(connection, user_id)
+        if not (is_raised or user.in_every_project):
+            return user
+        alone_in_organization(self._database, connection)
+        return self._one(connection, user_id)  # as whoever held it before left them
 
     def _write(self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]) -> None:
         ledger.append(actor=actor, action=action, object_id=user_id, digest=content_hash(action, user_id, what))
@@ -301,6 +339,28 @@ def here_or_everywhere(database: Database, table: Any) -> ColumnElement[bool]:
     return and_(
         table.c.organization_id == database.organization, or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE)
     )
+
+
+def alone_in_organization(database: Database, connection: Connection) -> None:
+    """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project only."""
+    if not database.is_sqlite:
+        key = int(content_hash(database.organization, EVERYWHERE)[:15], 16)
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
+
+
+def must_hold(database: Database, connection: Connection, token_id: str) -> None:
+    """Raises LoginEnded where the token of an id was revoked or has expired: a server remembers a moment longer whose it was."""
+    this = and_(here_or_everywhere(database, tokens), tokens.c.token_hash.startswith(token_id, autoescape=True))
+    holds = and_(this, tokens.c.revoked_at.is_(None), tokens.c.expires_at > database.clock.now())
+    if connection.execute(select(tokens.c.user_id).where(holds)).first() is None:
+        raise LoginEnded("The login by which this was asked has ended, and nothing was done. Log in again.")
+
+
+def must_be_password(database: Database, connection: Connection, user_id: str, password_hash: str) -> None:
+    """Raises LoginEnded where the hash is not that of the user's password, or the user was disabled, since somebody was let in by it."""
+    same = and_(here_or_everywhere(database, users), users.c.user_id == user_id, users.c.password_hash == password_hash)
+    if connection.execute(select(users.c.user_id).where(same, users.c.disabled_at.is_(None))).first() is None:
+        raise LoginEnded("The password was changed, or ended, meanwhile, and nothing was done. Log in again.")
 
 
 # Asked twice a second for everybody who works.

@@ -5,6 +5,7 @@ import hmac
 import os
 import secrets
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -127,44 +128,47 @@ class Auth:
         """Look everybody up again: somebody's rights changed."""
         self._known.clear()
 
-    def log_in(self, email: str, password: str, address: str) -> User:
-        """Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries."""
-        who = (f"email:{email.strip().lower()}", f"address:{address}")
-        self._count_try(*who)
-        nobody = self._nobody
+    def log_in(self, response: Response, email: str, password: str, address: str) -> None:
+        """Start a session. Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries; LoginEnded where the
+        password ended meanwhile."""
         try:
             user = self._store.users.with_email(email)
         except ConfigurationError:
             user = None
+        here, everywhere = _counted(email, user)
+        here.append(f"address:{address}")
+        self._count_try(*here, everywhere=everywhere)
+        nobody = self._nobody
         known = None if user is None or user.disabled_at is not None else self._store.users.password_hash(user.user_id)
         is_right = self._matches(known or nobody, password)
         if user is None or known is None or not is_right:
             raise Problem(401, "E-mail address or password are wrong. Try again, or ask an admin for a login link.", kind="wrong_login")
-        self._store.failed_logins.forget(*who)
+        self._store.failed_logins.forget(*here, everywhere=everywhere)
         if self._hasher.check_needs_rehash(known):
-            self._store.users.set_password(user.user_id, self.hashed(password), actor=user.user_id)
-        return user
+            old, known = known, self.hashed(password)
+            self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
+        self.start_session(response, user, password_hash=known)
 
-    def redeem(self, secret: str, address: str) -> User:
-        """The user of a one-time login. Raises Problem 401 where it does not hold, 429 after too many tries."""
+    def redeem(self, response: Response, secret: str, address: str) -> None:
+        """Start a session by a one-time login. Raises Problem 401 where it does not hold, 429 after too many tries."""
         who = f"address:{address}"
         self._count_try(who)
-        token = self._store.tokens.redeem(secret)
-        if token is None:
+        session = self._store.tokens.exchange(secret, lifetime=SESSION_LASTS)
+        if session is None:
             raise Problem(401, "This login link was used already or has expired. Ask an admin for a new one.", kind="wrong_login")
         self._store.failed_logins.forget(who)
-        return self._store.users.get(token.user_id)
+        self._hand_out(response, session[0])
 
     def check_password(self, user: User, password: str | None) -> None:
         """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check for one who has none."""
         known = self._store.users.password_hash(user.user_id)
         if known is None:
             return
-        who = f"email:{user.email}"
-        self._count_try(who)
+        here, everywhere = _counted(user.email, user)
+        self._count_try(*here, everywhere=everywhere)
         if not self._matches(known, password or ""):
             raise Problem(403, "The old password is wrong.", kind="wrong_login", errors=[("body.old_password", "is wrong")])
-        self._store.failed_logins.forget(who)
+        self._store.failed_logins.forget(*here, everywhere=everywhere)
 
     def hashed(self, password: str) -> str:
         """Raises Problem 422 for a password that is too short."""
@@ -174,8 +178,14 @@ class Auth:
         with self._hashing:
             return self._hasher.hash(password)
 
-    def start_session(self, response: Response, user: User) -> None:
-        secret, _ = self._store.tokens.issue(user.user_id, kind="session", lifetime=SESSION_LASTS, actor=user.user_id)
+    def start_session(self, response: Response, user: User, *, password_hash: str) -> None:
+        """Raises LoginEnded where the password that let them in is not theirs any more."""
+        secret, _ = self._store.tokens.issue(
+            user.user_id, kind="session", lifetime=SESSION_LASTS, actor=user.user_id, password_hash=password_hash
+        )
+        self._hand_out(response, secret)
+
+    def _hand_out(self, response: Response, secret: str) -> None:
         response.set_cookie(
             self.cookie,
             self._signer.dumps(secret),
@@ -191,13 +201,15 @@ class Auth:
         self.forget()
         response.delete_cookie(self.cookie, path="/", secure=self.is_secure, httponly=True, samesite="lax")
 
-    def login_link(self, user_id: str, web_url: str, *, actor: str) -> tuple[str, Token]:
-        """An address that logs its first visitor in, and the token behind it."""
-        secret, token = self._store.tokens.issue(user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=actor)
+    def login_link(self, user_id: str, web_url: str, principal: Principal) -> tuple[str, Token]:
+        """An address that logs its first visitor in, and the token behind it. Raises LoginEnded where whoever asks is let in no more."""
+        secret, token = self._store.tokens.issue(
+            user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=principal.user_id, asked_by=principal.token.token_id
+        )
         return _link(web_url, secret), token
 
-    def _count_try(self, *who: str) -> None:
-        wait = self._store.failed_logins.attempt(*who)
+    def _count_try(self, *who: str, everywhere: Sequence[str] = ()) -> None:
+        wait = self._store.failed_logins.attempt(*who, everywhere=everywhere)
         if wait > 0:
             seconds = str(int(wait) + 1)
             raise Problem(
@@ -228,6 +240,12 @@ def first_admin(store: Store, settings: Settings) -> str | None:
     admin = store.users.add(email=email, name="Admin", roles=[Role.ADMIN], actor="setup")
     secret, _ = store.tokens.issue(admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup")
     return _link(settings.web_url, secret)
+
+
+def _counted(email: str, user: User | None) -> tuple[list[str], list[str]]:
+    """By what wrong passwords for an address are counted, in this project and in all: every project knows an account of the organisation."""
+    of_email = [f"email:{email.strip().lower()}"]
+    return ([], of_email) if user is not None and user.in_every_project else (of_email, [])
 
 
 def _link(web_url: str, secret: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_pipeline.completions import CallParams, CompletionParams, HostedBackend, generate, hosted_backend
+from rlhf_pipeline.completions import CallParams, CompletionParams, HostedBackend, generate, hosted_backend, settings_calls
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.prompts.base import Draft, to_frame
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
@@ -41,7 +41,11 @@ class Completer:
 
     def watched(self, prompt: str, params: CompletionParams) -> Iterator[str]:
         """Server-sent events. Raises Problem 409 where no provider is set, 503 where too many are watched already, before the first of them."""
-        backend = hosted_backend(self._settings)
+        try:
+            backend, calls = hosted_backend(self._settings), settings_calls(self._settings, concurrency=1, stream=True)
+            calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
+        except ConfigurationError as cause:
+            raise Problem(409, f"This server cannot ask its provider: {cause}", kind="no_provider") from cause
         if not isinstance(backend, HostedBackend):
             raise Problem(
                 409,
@@ -58,10 +62,12 @@ class Completer:
             )
         told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         # In a thread of its own: who stops watching does not stop what is paid for.
-        threading.Thread(target=self._complete, args=(backend, prompt, params, told), name="watched", daemon=True).start()
+        threading.Thread(target=self._complete, args=(backend, calls, prompt, params, told), name="watched", daemon=True).start()
         return _events(told)
 
-    def _complete(self, backend: HostedBackend, prompt: str, params: CompletionParams, told: "queue.SimpleQueue[Event | None]") -> None:
+    def _complete(
+        self, backend: HostedBackend, calls: CallParams, prompt: str, params: CompletionParams, told: "queue.SimpleQueue[Event | None]"
+    ) -> None:
         heard: list[str] = []
 
         def listen(_: int, piece: str | None) -> None:
@@ -75,7 +81,6 @@ class Completer:
         try:
             draft = Draft(prompt, "factual", "easy")  # a frame of prompts says something there; nothing below reads it
             frame = to_frame([(draft.prompt_id, draft)], source="dataset", day=NO_DAY, seed=0)
-            calls = CallParams(concurrency=1, stream=True)
             made = generate(frame, [backend], params, ledger=self._store.generation, calls=calls, asset=ASSET, on_text=listen)
             row = made.frame.iloc[0]
             if not heard:  # it was there already

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.problems import LOG_IN, Problem
 from rlhf_pipeline.web.site import Site
 
 ANNOTATOR = "x-annotator"  # a user id: for whom a page asks, which may be older than the login that its browser now sends
@@ -138,5 +138,5 @@ def _unknown() -> Problem:
         401,
         "This needs a login, and the token or session sent is missing, expired or revoked. Log in, or send `Authorization: Bearer rlhf_…`.",
         kind="not_logged_in",
-        headers={"WWW-Authenticate": "Bearer"},
+        headers=LOG_IN,
     )

@@ -164,10 +164,10 @@ OWN_AS_CAST = (
 
 
 def comparisons(site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int) -> Page[ComparisonOut]:
-    """Newest day first; of one category, without those whose category the reader may not know yet: a page may be short and still have a
-    next."""
+    """Newest day first; of one category without those whose category the reader may not know yet, of which `next` tells nothing either."""
     place: Any = place_of(cursor, str, int, str)
-    found = site.store.comparisons.page(before=place, category=category, limit=limit)
+    judged_by = None if category is None or principal.sees_others_votes else principal.user_id
+    found = site.store.comparisons.page(before=place, category=category, judged_by=judged_by, limit=limit)
     rows = plain_rows(found)
     following = cursor_of(*(rows[-1][name] for name in ("day", "position", "comparison_id"))) if len(rows) == limit else None
     if category is not None:

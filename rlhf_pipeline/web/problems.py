@@ -18,10 +18,12 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 API = "/api/"
 RETRY_SOON = {"Retry-After": "1"}
+LOG_IN = {"WWW-Authenticate": "Bearer"}
 
 # The first that fits. What is not here is a bug: 500.
 STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.UnknownComparison, 404),
+    (errors.LoginEnded, 401),
     (errors.NotFound, 404),
     (errors.InvalidVote, 422),
     (errors.IdempotencyConflict, 422),
@@ -80,7 +82,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(error.status_code, str(error.detail), headers=error.headers)
     for kind, status in STATUS_OF:
         if isinstance(error, kind):
-            headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else None
+            headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else LOG_IN if status == 401 else None
             return Problem(status, str(error), kind=_words(type(error).__name__), headers=headers)
     return Problem(500, "The server failed to answer. It is a bug, and the log says where; nothing of this request was kept.", kind="bug")
 

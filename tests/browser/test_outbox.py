@@ -2,9 +2,12 @@
 
 import json
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from rlhf_pipeline.web.schemas import Batch, VoteInBatch
@@ -400,6 +403,176 @@ def test_a_vote_that_was_discarded_leaves_what_came_after_it(site: People, conte
     all_sent(one)
     all_sent(two)
     assert [v.strength for v in site.votes(ann)] == [3]
+
+
+def look(page: Any) -> Any:
+    """The rows of what waits."""
+    page.get_by_role("button", name="Look at them").click()
+    return page.locator("#waiting-list li")
+
+
+def discard(rows: Any, n: int) -> None:
+    before = rows.count()
+    rows.nth(n).get_by_role("button", name="Discard").click()
+    rows.nth(n).get_by_role("button", name="Discard it for good").click()
+    until(lambda: rows.count() < before, "a row less")
+
+
+def refuse(context: Any, refused: Callable[[dict[str, Any]], bool], status: int = 404, problem: str = GONE) -> None:
+    def answered(route: Any) -> None:
+        if refused(route.request.post_data_json):
+            route.fulfill(status=status, content_type="application/problem+json", body=problem)
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", answered)
+
+
+def test_what_was_taken_back_is_not_in_the_file_and_the_file_is_taken_with_a_token_of_its_person(
+    site: People, context: Any, page: Any
+) -> None:
+    site.furnish(12)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    vote(page, "2")
+    all_sent(page)
+    refuse(context, lambda sent: True)
+    press(page, "u")  # of the vote that was sent
+    vote(page, "6")
+    vote(page, "7")  # and never taken back
+    for key in "89":
+        vote(page, key)
+        press(page, "u")
+    vote(page, "=")  # in place of the last one
+    until(lambda: unsent(page) == 8, "an undo, four votes, two undos and a vote anew")
+    look(page)
+    assert ann.user_id in page.inner_text("#waiting")
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download all as JSON").click()
+    assert downloading.value.suggested_filename == f"unsent-votes-of-{ann.user_id}.json"
+    kept = json.loads(Path(downloading.value.path()).read_text())
+    secret, _ = site.store.tokens.issue(ann.user_id, kind="api", lifetime=timedelta(hours=1), actor="test")
+    answer = httpx.post(f"{site.url}/api/v1/votes:batch", json=kept, headers={"Authorization": f"Bearer {secret}"})
+    assert [one["status"] for one in answer.json()["results"]] == [201] * len(kept["votes"]), answer.text
+    votes = site.votes(ann)
+    assert [v.strength for v in votes] == [4, 3, None, 1, 2, None]
+    assert [v.choice.value for v in votes][2::3] == ["skip", "tie"]
+    assert (votes[2].supersedes, votes[3].supersedes) == (votes[1].vote_id, votes[2].vote_id)
+    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 4, "of the two that were taken back nothing counts"
+
+
+def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_replace_it_along(
+    site: People, context: Any, page: Any
+) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    refuse(context, lambda sent: "undone" in sent["flags"])
+    press(page, "u")
+    page.get_by_role("button", name="Look at them").wait_for()
+    vote(page, "2")  # in its place
+    vote(page, "3")
+    until(lambda: unsent(page) == 2 and len(site.votes(ann)) == 2, "the undo and what waits for it")
+    assert page.inner_text("#today") == "2"
+    discard(look(page), 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    said = page.inner_text("#notice-text")
+    assert said == (
+        "Not taken back: the vote stands (A by far better). Discarded with it, as it was to stand in its place: A clearly better."
+    ), said
+    all_sent(page)
+    assert page.inner_text("#today") == "2"
+    context.unroute("**/api/v1/votes")
+    vote(page, "4")
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [4, 2, 1], "nothing was sent of what was discarded"
+    assert len(site.store.votes.snapshot([site.votes(ann)[0].day.isoformat()])) == 3
+
+
+def test_a_card_whose_undo_is_discarded_while_it_is_judged_anew_is_put_away(site: People, context: Any, page: Any) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    judged = vote(page, "1")
+    all_sent(page)
+    refuse(context, lambda sent: "undone" in sent["flags"])
+    press(page, "u")
+    assert shown(page) == judged
+    page.get_by_role("button", name="Look at them").wait_for()
+    discard(look(page), 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    assert page.inner_text("#notice-text") == "Not taken back: the vote stands (A by far better)."
+    assert shown(page) != judged
+    assert page.inner_text("#today") == "1"
+    context.unroute("**/api/v1/votes")
+    while page.is_visible("#desk"):
+        assert vote(page, "2") != judged
+    all_sent(page)
+    assert len(site.votes(ann)) == 4
+
+
+def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(site: People, context: Any, page: Any) -> None:
+    """It stayed among the judged ones, and as the server deals it first, no other came any more."""
+    site.furnish(2)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    refuse(context, lambda sent: True)
+    judged = {vote(page, key) for key in "12"}
+    page.get_by_role("button", name="Look at them").wait_for()
+    rows = look(page)
+    until(lambda: rows.get_by_role("button").count() == 2, "both refused")
+    context.unroute("**/api/v1/votes")
+    context.route("**/api/v1/votes", lambda route: route.abort())
+    discard(rows, 0)
+    discard(rows, 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    assert page.inner_text("#today") == "0"
+    at_the_desk(page)
+    context.unroute("**/api/v1/votes")
+    assert {vote(page, key) for key in "34"} == judged
+    all_sent(page)
+    assert sorted(v.strength or 0 for v in site.votes(ann)) == [1, 2]
+
+
+def test_a_vote_that_was_taken_back_and_is_discarded_is_subtracted_once(site: People, context: Any, page: Any) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    refuse(context, lambda sent: sent["strength"] == 4)
+    vote(page, "3")
+    vote(page, "1")
+    page.get_by_role("button", name="Look at them").wait_for()
+    press(page, "u")
+    assert page.inner_text("#today") == "1"
+    discard(look(page), 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    all_sent(page)
+    assert page.inner_text("#today") == "1"
+    assert [v.strength for v in site.votes(ann)] == [2]
+
+
+def test_a_vote_that_this_login_may_not_cast_goes_aside_and_says_why(site: People, context: Any, page: Any) -> None:
+    """No other login mends that; it was told as one that ended, and held up all votes behind it."""
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    forbidden = '{"type": "urn:rlhf:problem:forbidden", "detail": "This needs the permission votes.cast.", "errors": []}'
+    refuse(context, lambda sent: sent["strength"] == 4, 403, forbidden)
+    vote(page, "1")
+    vote(page, "2")
+    page.get_by_text("1 vote waits on this device and will be tried again. This needs the permission votes.cast.").wait_for()
+    assert not page.is_visible("#banner-login")
+    assert [v.strength for v in site.votes(ann)] == [3]
+    assert "(403): This needs the permission votes.cast." in look(page).nth(0).inner_text()
 
 
 @pytest.mark.parametrize("fails", ["getAll", "get", "delete", "put"])

@@ -64,7 +64,7 @@ def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 
 def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(materialise: Materialise, store: Store, capfd: Any) -> None:
     with StubProvider(api_key=SecretStr(KEY), faults=[None, Fault(kind="refusal"), Fault(kind="drop")]) as stub:
-        told = metadata(materialise(stub, budget_per_day=1.0))
+        told = metadata(materialise(stub, budget_per_day=1.0, least_per_prompt=1))
         assert stub.n_calls == 21
         assert (told["n_completions"], told["n_failed"], told["failed_refusal"], told["n_bill_unknown"]) == (19, 1, 1, 1)
         assert "1 failed (1 refusal)" in told["headline"]
@@ -72,7 +72,7 @@ def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(materialise: Mat
         assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
         assert told["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
         assert told["cost"] == pytest.approx((spent.n_prompt_tokens + 2 * spent.n_tokens) / 1e6)
-        again = metadata(materialise(stub))
+        again = metadata(materialise(stub, least_per_prompt=1))
         assert stub.n_calls == 22, "only the one that failed is called for again"
     assert (again["n_failed"], again["n_completions"]) == (0, 20)
     assert KEY not in str(told) + str(again) + "".join(capfd.readouterr())

@@ -18,6 +18,7 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from sensors.parked import parked_sensor
+from sensors.runs import RUN_KEY_TAG
 from tests.unit.completions.asking import prompts_of
 
 DAY = "2026-01-02"
@@ -99,6 +100,53 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
         assert stub.n_calls == 2 + 1 + 8
     assert store.generation.parked() == []
     assert tick(store, instance).run_requests == []
+
+
+def parked_run(store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult], stub: StubProvider) -> str:
+    """A run that waited for its provider and may go on; its number in the ledger."""
+    assert not collect(stub, CONFIG).success
+    [run] = store.generation.parked()
+    store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+    return run.run_id
+
+
+LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
+
+
+def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later(
+    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StubProvider(faults=[None, LONG]) as stub:
+        parked_run(store, instance, collect, stub)
+    [first] = tick(store, instance).run_requests or []
+
+    @dg.job
+    def fails_to_begin() -> None: ...
+
+    def began_and_failed(key: str) -> None:
+        run = instance.create_run_for_job(fails_to_begin, tags={RUN_KEY_TAG: key})
+        assert tick(store, instance).run_requests == [], "it is at it"
+        instance.report_run_failed(run, "the database was away")
+
+    began_and_failed(first.run_key or "")
+    assert tick(store, instance).run_requests == [], "not at once: what ended it may take a while"
+    monkeypatch.setattr("sensors.parked.FIRST_WAIT", timedelta(0))
+    [second] = tick(store, instance).run_requests or []
+    assert second.run_key not in (None, first.run_key), "the daemon remembers a key for ever"
+    assert (second.partition_key, second.run_config) == (first.partition_key, first.run_config)
+    began_and_failed(second.run_key or "")
+    [third] = tick(store, instance).run_requests or []
+    assert third.run_key not in (first.run_key, second.run_key)
+
+
+def test_completions_made_anew_under_another_configuration_are_not_overwritten(
+    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    with StubProvider(faults=[None, LONG]) as stub:
+        parked_run(store, instance, collect, stub)
+        assert collect(stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}).success
+    assert tick(store, instance).run_requests == []
+    assert store.generation.parked() == [], "nor is it told of as waiting"
 
 
 def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(store: Store, instance: dg.DagsterInstance) -> None:

@@ -86,6 +86,16 @@ def told(client: httpx.Client, path: str, **params: object) -> dict:
     raise AssertionError(f"{path} was never counted: {answer.text}")
 
 
+def shown(browser: httpx.Client, address: str, **params: object) -> httpx.Response:
+    """A page, once what it shows has been counted."""
+    for _ in range(100):
+        answer = browser.get(address, params=params)
+        if "Look again in a moment" not in answer.text:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"{address} was never counted: {answer.text}")
+
+
 def listed(client: httpx.Client, **params: object) -> list[dict]:
     found, cursor = [], None
     while True:
@@ -250,7 +260,7 @@ def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
     with pages(web) as seen:
         curator, annotating = seen.browser(web.add("curator")), seen.browser(web.add("annotator", "engineer"))
         for browser in (curator, annotating):
-            page = browser.get(f"{seen.url}/calibration").text
+            page = shown(browser, f"{seen.url}/calibration").text
             assert 'class="reliability"' in page
             assert "/calibration/pairs" not in page
             assert browser.get(f"{seen.url}/calibration/pairs", params={"bin": 0.925}).status_code == 403
@@ -329,12 +339,12 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 @on_sqlite
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
-        page = seen.browser(web.add("engineer")).get(f"{seen.url}/calibration").text
+        page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert "No comparison was predicted before its votes yet" in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         publish(web, [0.9])
-        page = seen.browser(web.add("engineer")).get(f"{seen.url}/calibration").text
+        page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert f"Nobody has preferred a side of anything that {MODEL} predicted" in page
 
 
@@ -347,7 +357,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
     vote(web, ids, "a" * 20 + "b" * 5)
     with pages(web) as seen:
         browser = seen.browser(web.add("engineer"))
-        get = lambda path, **params: browser.get(f"{seen.url}{path}", params=params)  # noqa: E731
+        get = lambda path, **params: shown(browser, f"{seen.url}{path}", **params)  # noqa: E731
         page = get("/calibration").text
         assert 'href="/calibration/pairs?bin=0.925"' in page
         assert 'aria-label="confidence 90% to 95%: 25 votes' in page
@@ -387,7 +397,7 @@ def test_hostile_texts_stay_texts(web: Web):
             ("/calibration", {}), ("/calibration", {"model": HOSTILE, "version": 1}), ("/calibration/pairs", {"bin": 0.925}),
             ("/calibration", {"model": HOSTILE}), ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
         ):  # fmt: skip
-            answer = browser.get(f"{seen.url}{path}", params=params)
+            answer = shown(browser, f"{seen.url}{path}", **params)
             assert answer.status_code == 200, answer.text
             assert "alert(1)" in answer.text
             assert "<script>alert" not in answer.text

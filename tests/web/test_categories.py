@@ -53,6 +53,24 @@ def test_who_votes_is_told_the_category_of_what_was_judged_alone(web: Web, kinds
     assert web.client("admin").get("/comparisons", params={"category": "safety"}).json()["items"]
 
 
+def test_nothing_of_a_list_tells_a_blind_reader_that_there_is_more_of_a_category(web: Web, kinds: dict[str, set[str]]):
+    """Where `next` began told which comparison is a correction, and so which text its author preferred."""
+    author, curator = web.client("annotator"), web.client("curator")
+    correction = {"kind": "correction", "completion": "5", "correction": "4"}
+    made = [author.post("/feedback", json={**correction, "prompt": f"{n}+2?"}).json()["comparison_id"] for n in range(5)]
+    for n in (1, 2, 3):
+        assert curator.get("/comparisons", params={"category": "correction", "limit": n}).json() == {"items": [], "next": None}
+    for one in (made[1], made[3]):
+        sent = {"comparison_id": one, "choice": "a"}
+        assert curator.post("/votes", json=sent, headers={"Idempotency-Key": one}).status_code == 201
+    first = curator.get("/comparisons", params={"category": "correction", "limit": 1}).json()
+    second = curator.get("/comparisons", params={"category": "correction", "limit": 1, "cursor": first["next"]}).json()
+    assert {page["items"][0]["comparison_id"] for page in (first, second)} == {made[1], made[3]}
+    last = curator.get("/comparisons", params={"category": "correction", "limit": 1, "cursor": second["next"]}).json()
+    assert last == {"items": [], "next": None}
+    assert len(web.client("admin").get("/comparisons", params={"category": "correction"}).json()["items"]) == 5
+
+
 def test_the_page_and_its_file_keep_to_the_category(paged: Web, kinds: dict[str, set[str]]):
     browser = paged.browser(paged.add("auditor"))
     page = browser.get(f"{paged.url}/comparisons", params={"category": "coding"}).text

@@ -140,3 +140,41 @@ def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
             refused = client.post("/completions:stream", json=ASKED)
     assert refused.status_code == 409
     assert "RLHF_COMPLETION_BACKEND" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({"api_key_file": Path("nowhere/key")}, "api_key_file"), ({"api_key": SecretStr("a b")}, "RLHF_API_KEY"), ({"budget_per_day": 1.0}, "prices")],
+    ids=["no file", "no key", "no prices"],
+)  # fmt: skip
+def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
+    more: dict[str, Any], told: str, stub: StubProvider, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_model="stub-model", **more)
+    with Store.open(settings.store_url, organization="default", project="demo") as store:
+        store.migrate()
+        with (
+            Server(create_app(settings, store, has_pages=False)) as server,
+            Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
+        ):
+            answer = client.post("/completions:stream", json=ASKED)
+    assert answer.status_code == 409
+    assert told in answer.json()["detail"]
+    assert stub.n_calls == 0
+
+
+def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(stub: StubProvider, tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model",
+        prompt_price=1, completion_price=1, budget_per_day=0.0,
+    )  # fmt: skip
+    with Store.open(settings.store_url, organization="default", project="demo") as store:
+        store.migrate()
+        with (
+            Server(create_app(settings, store, has_pages=False)) as server,
+            Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
+        ):
+            [(name, said, _)] = events(client, ASKED)
+    assert name == "failed"
+    assert "the budget of this day" in said["error"]
+    assert stub.n_calls == 0

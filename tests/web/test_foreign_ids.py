@@ -1,4 +1,4 @@
-"""What belongs to another organisation is not there: every id that any operation takes, found in the OpenAPI document and not in a list of routes.
+"""What belongs to another organisation or project is not there: every id that any operation takes, found in the OpenAPI document and not in a list of routes.
 
 An id of somebody else's must be answered word for word as one that nobody has. For a path that is 404.
 """
@@ -82,11 +82,12 @@ def holes(web: Web) -> list[Hole]:
     return found
 
 
-@pytest.fixture
-def theirs(web: Web, settings, open_store) -> Iterator[Web]:
-    """Another organisation's project of the same name in the same database."""
-    store = open_store("demo", "elsewhere")
-    elsewhere = settings.model_copy(update={"organization": "elsewhere", "home": settings.home / "elsewhere"})
+@pytest.fixture(params=[("demo", "elsewhere"), ("other", "org")], ids=["another organisation", "another project"])
+def theirs(request: pytest.FixtureRequest, web: Web, settings, open_store) -> Iterator[Web]:
+    """In the same database another organisation's project of the same name, or another project of the same organisation."""
+    project, organization = request.param
+    store = open_store(project, organization)
+    elsewhere = settings.model_copy(update={"project": project, "organization": organization, "home": settings.home / "elsewhere"})
     with Server(create_app(elsewhere, store, has_pages=False)) as server:
         yield Web(store, elsewhere, server.url, web.clock)
 
@@ -167,7 +168,7 @@ def test_every_id_that_an_operation_takes_is_known_to_these_tests(web: Web):
     assert len(holes(web)) > 30
 
 
-def test_an_id_of_another_organisation_is_answered_as_one_that_nobody_has(web: Web, theirs: Web):
+def test_an_id_of_somebody_elses_is_answered_as_one_that_nobody_has(web: Web, theirs: Web):
     admin, foreign = made_there(theirs)
     ours = web.client("admin")
     web.publish(3, prefix="o")
@@ -192,7 +193,7 @@ def test_an_id_of_another_organisation_is_answered_as_one_that_nobody_has(web: W
 
 
 @on_sqlite
-def test_no_list_and_no_figure_tells_what_another_organisation_has(web: Web, theirs: Web):
+def test_no_list_and_no_figure_tells_what_others_have(web: Web, theirs: Web):
     """All that is read without an id: lists, figures, files."""
     _, foreign = made_there(theirs)
     ours = web.client("admin")

@@ -5,6 +5,8 @@ import json
 import logging
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import httpx
@@ -13,15 +15,15 @@ from argon2 import PasswordHasher, extract_parameters
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
-from rlhf_pipeline.web import first_admin
+from rlhf_pipeline.web import Server, create_app, first_admin
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 PASSWORD = "correct horse battery"
 
 
-def with_password(web: Web, *roles: str) -> str:
-    user = web.add(*roles)
+def with_password(web: Web, *roles: str, email: str | None = None) -> str:
+    user = web.add(*roles, email=email)
     web.store.users.set_password(user.user_id, web.auth_hash(PASSWORD), actor="test")
     return user.email
 
@@ -341,3 +343,107 @@ def test_a_token_makes_no_login_link_which_would_outlive_it(web: Web):
         for one in (user.user_id, added.json()["user_id"], root.user_id):
             assert [token.kind for token in web.store.tokens.of_user(one) if token.kind == "login"] == []
     assert web.browser(root).post(f"/users/{user.user_id}:login-link").status_code == 201
+
+
+# --- while an account becomes the organisation's ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[int]]:
+    """Have `act` done right after the server's n-th transaction from now on, or at once; which it was, once it was done."""
+    database, writing, done = web.store.database, web.store.database.writing, []
+    left = n
+    if n == 0:
+        act()
+        done.append(n)
+
+    @contextmanager
+    def interrupted(*, urgent: bool = False) -> Iterator[object]:
+        nonlocal left
+        with writing(urgent=urgent) as connection:
+            yield connection
+        left -= 1
+        if left == 0:
+            act()
+            done.append(n)
+
+    database.writing = interrupted
+    try:
+        yield done
+    finally:
+        del database.writing
+
+
+@pytest.mark.parametrize("way", ["password", "link", "page", "page's link", "new password", "token"])
+def test_nobody_gets_into_the_organisation_by_what_a_project_let_them_in_with(web: Web, way: str):
+    """An admin of one project who knows a password, holds a link or a session there, while the account is made the organisation's: at
+    whatever moment that is done, nothing that came of it holds afterwards. A server remembers a session for half a second."""
+    with Server(create_app(web.settings, web.store)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        moments, n = [], -1
+        while len(moments) == n + 1:
+            n += 1
+            email = with_password(web, "annotator", email=f"a{n}@example.org")
+            user_id = web.store.users.with_email(email).user_id
+            browser = pages.browser(web.store.users.get(user_id))
+            link = pages.store.tokens.issue(user_id, kind="login", lifetime=timedelta(hours=1), actor="test")[0]
+            ways = {
+                "password": lambda b, e=email: log_in(b, e),
+                "link": lambda b, t=link: b.post("/auth/redeem", json={"token": t}),
+                "page": lambda b, e=email: b.post(f"{server.url}/login", data={"email": e, "password": PASSWORD}),
+                "page's link": lambda b, t=link: b.post(f"{server.url}/login", data={"token": t}),
+                "new password": lambda b: b.post("/me/password", json={"old_password": PASSWORD, "new_password": "chosen by another"}),
+                "token": lambda b: b.post("/me/tokens", json={"name": "mine"}, headers={"Idempotency-Key": "k"}),
+            }
+            assert browser.get("/me").status_code == 200  # remembered
+            with after_commit(web, n, lambda u=user_id: web.store.users.set_organization_roles(u, [Role.ADMIN], actor="test")) as done:
+                answer = ways[way](browser)
+            browser.close()
+            assert answer.status_code in (201, 204, 303, 401), (n, answer.text)
+            said = {"urn:rlhf:problem:login_ended", "urn:rlhf:problem:wrong_login"}
+            assert answer.status_code != 401 or way.startswith("page") or answer.json()["type"] in said, (n, answer.text)
+            if done:
+                assert not web.store.users.get(user_id).has_password, n
+                assert [one.kind for one in web.store.tokens.of_user(user_id) if one.revoked_at is None] == [], n
+            moments += done
+    assert 2 <= len(moments) < 9
+
+
+def test_tries_at_an_account_of_the_organisation_count_in_all_its_projects(web: Web, settings, open_store):
+    boss = web.store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test")
+    web.store.users.set_password(boss.user_id, web.auth_hash(PASSWORD), actor="test")
+    own = with_password(web, "annotator")
+    elsewhere = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
+    with Server(create_app(elsewhere, open_store("other"), has_pages=False)) as server:
+        other = Web(open_store("other"), elsewhere, server.url, web.clock)
+        clients = [web.anonymous(), other.anonymous()]
+        statuses = []
+        for n in range(12):
+            for one in (web, other):
+                one.store.failed_logins.forget("address:127.0.0.1")  # as from many places
+            statuses.append(log_in(clients[n % 2], "boss@example.org", "wrong").status_code)
+        assert statuses == [401] * 10 + [429] * 2
+        assert log_in(other.anonymous(), "nobody@example.org").status_code == 401
+        assert log_in(web.anonymous(), own).status_code == 204
+        web.clock.shift = timedelta(seconds=35)
+        assert log_in(clients[1], "boss@example.org").status_code == 204
+        assert web.store.failed_logins.wait_s(everywhere=["email:boss@example.org"]) == 0
+
+
+def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is_remembered(web: Web):
+    root, ann = web.add("admin"), web.add("annotator")
+    for path, body in (
+        (f"/users/{ann.user_id}:login-link", None),
+        ("/users", {"email": "new@example.org", "roles": ["admin"]}),
+        ("/me/tokens", {"name": "mine"}),
+        ("/me/password", {"new_password": PASSWORD}),
+    ):
+        browser = web.browser(root)
+        session = next(one for one in web.store.tokens.of_user(root.user_id) if one.kind == "session" and one.revoked_at is None)
+        assert browser.get("/me").status_code == 200
+        web.store.tokens.revoke(session.token_id, actor="another process")
+        answer = browser.post(path, json=body)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+        assert answer.json()["type"] == "urn:rlhf:problem:login_ended", path
+    held = [one.kind for user in (root, ann) for one in web.store.tokens.of_user(user.user_id) if one.revoked_at is None]
+    assert (held, web.store.users.with_email("new@example.org"), web.store.users.get(root.user_id).has_password) == ([], None, False)

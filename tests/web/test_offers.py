@@ -58,3 +58,16 @@ def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
     answer = web.client("curator").post("/comparisons:offer", json={"ids": ids, **asked})
     assert answer.status_code == (404 if who == "nobody" else 422)
     assert web.store.assignments.work_left().n_slots == 0
+
+
+def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
+    web.rule(repeat_share=0, gold_share=0)
+    author, other, curator = web.client("annotator"), web.client("annotator"), web.client("curator")
+    made = author.post("/feedback", json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}).json()
+    for n_slots in (1, 0):
+        told = [
+            curator.post("/comparisons:offer", json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id}).json()
+            for one in (author, other)
+        ]
+        assert told == [{"n_comparisons": 1, "n_slots": n_slots}] * 2
+    assert (len(leased(author)), len(leased(other))) == (0, 1)

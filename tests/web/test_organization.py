@@ -74,5 +74,21 @@ def test_a_token_carries_no_say_over_the_organisation_beyond_its_scopes(web: Web
     reading = web.client(user=chief, scopes=["users.read"])
     assert reading.get("/users").status_code == 200
     assert reading.post("/users", json={"email": "x@example.org", "organization_roles": ["auditor"]}).status_code == 403
-    writing = web.client(user=chief, scopes=["users.write", "users.read"])
-    assert writing.post("/users", json={"email": "x@example.org", "organization_roles": ["auditor"]}).status_code == 201
+
+
+def test_a_token_gives_no_role_of_the_organisation_which_would_outlive_it(web: Web):
+    """Of a token for ten minutes came an admin of every project. What it does in its own project its scope says, and the chain tells."""
+    chief, ann, boss = everywhere(web, "admin"), web.add("annotator"), everywhere(web, "auditor")
+    writing = web.client(user=chief, scopes=["users.write", "users.read"], lasts=600)
+    refused = [
+        writing.post("/users", json={"email": "x@example.org", "organization_roles": ["auditor"]}),
+        web.change(writing, ann.user_id, organization_roles=["admin"]),
+        web.change(writing, boss.user_id, organization_roles=["auditor", "curator"]),
+    ]
+    assert [(answer.status_code, answer.json()["type"]) for answer in refused] == [(403, "urn:rlhf:problem:no_session")] * 3
+    assert "rlhf users roles" in refused[0].json()["detail"]
+    assert (web.store.users.with_email("x@example.org"), web.store.users.get(ann.user_id)) == (None, ann)
+    assert web.change(writing, ann.user_id, roles=["curator"]).json()["roles"] == ["curator"]
+    assert web.change(writing, boss.user_id, organization_roles=["auditor"], name="Bea").json()["name"] == "Bea"
+    assert web.change(writing, boss.user_id, organization_roles=[]).json()["organization_roles"] == []  # what it takes, nobody keeps
+    assert web.change(web.browser(chief), ann.user_id, organization_roles=["auditor"]).status_code == 200

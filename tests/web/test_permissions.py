@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
+from rlhf_pipeline.store.users import VOTERS
 from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, public, refuse_undeclared
 from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
@@ -204,3 +205,8 @@ def test_the_document_of_roles_says_what_the_code_does():
     told["curator"] |= told["annotator"]
     told["admin"] = {permission.value for permission in Permission}
     assert told == {role.value: {permission.value for permission in allowed} for role, allowed in ROLE_PERMISSIONS.items()}
+
+
+def test_the_store_knows_which_roles_vote():
+    """It leaves to anybody what somebody was asked for who votes no more."""
+    assert {role for role, permissions in ROLE_PERMISSIONS.items() if Permission.VOTES_CAST in permissions} == VOTERS

@@ -16,7 +16,7 @@ OPEN = [Depends(public("nobody is logged in before logging in"))]
 def log_in(site: AnySite, request: Request, body: Login) -> Response:
     """Start a session: the answer sets its cookie."""
     response = Response(status_code=204)
-    site.auth.start_session(response, site.auth.log_in(body.email, body.password, address_of(request)))
+    site.auth.log_in(response, body.email, body.password, address_of(request))
     return response
 
 
@@ -24,7 +24,7 @@ def log_in(site: AnySite, request: Request, body: Login) -> Response:
 def redeem(site: AnySite, request: Request, body: Redemption) -> Response:
     """Start a session by a one-time login link's token."""
     response = Response(status_code=204)
-    site.auth.start_session(response, site.auth.redeem(body.token, address_of(request)))
+    site.auth.redeem(response, body.token, address_of(request))
     return response
 
 

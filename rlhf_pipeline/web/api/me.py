@@ -53,10 +53,11 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
     if not principal.is_session:
         raise Problem(403, "A password is changed by somebody who is logged in, not by a token.", kind="no_session")
     site.auth.check_password(principal.user, body.old_password)
-    site.store.users.set_password(principal.user_id, site.auth.hashed(body.new_password), actor=principal.user_id)
+    hashed = site.auth.hashed(body.new_password)
+    site.store.users.set_password(principal.user_id, hashed, actor=principal.user_id, asked_by=principal.token.token_id)
     site.auth.forget()
     response = Response(status_code=204)
-    site.auth.start_session(response, principal.user)
+    site.auth.start_session(response, principal.user, password_hash=hashed)
     return response
 
 
@@ -80,7 +81,13 @@ def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
     if beyond:
         raise Problem(403, f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.", kind="forbidden")
     secret, token = site.store.tokens.issue(
-        principal.user_id, kind="api", lifetime=timedelta(days=body.days), actor=principal.user_id, name=body.name, scopes=body.scopes
+        principal.user_id,
+        kind="api",
+        lifetime=timedelta(days=body.days),
+        actor=principal.user_id,
+        name=body.name,
+        scopes=body.scopes,
+        asked_by=principal.token.token_id,
     )
     return IssuedToken(secret=secret, **token.model_dump(exclude={"user_id"}))
 

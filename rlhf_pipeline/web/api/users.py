@@ -48,12 +48,12 @@ def _person(site: Site, told: dict[str, Any]) -> dict[str, Any]:
 def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
     """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token asks there is no link, which would outlive
     the token: ask for one logged in."""
-    if body.organization_roles and not principal.may_everywhere(Permission.USERS_WRITE):
-        raise _not_of_organization()
+    if body.organization_roles:
+        _refuse_raising(principal)
     user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
     link = None
     if principal.is_session:
-        link, _ = site.auth.login_link(user.user_id, site.settings.web_url, actor=principal.user_id)
+        link, _ = site.auth.login_link(user.user_id, site.settings.web_url, principal)
     known = user_out(user)
     response.headers["ETag"] = etag_of_record(known)
     return AddedUser(**known.model_dump(), login_link=link)
@@ -64,7 +64,8 @@ def change(site: AnySite, principal: Admin, response: Response, user_id: str, bo
     """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag of the user as you read them.
 
     The first of `organization_roles` makes the account one of the organisation, known in all its projects: its password, sessions and
-    tokens end, and a login link lets them in again."""
+    tokens end, and a login link lets them in again. They are given by somebody who is logged in, not by a token; `roles` and everything
+    else of this project are a token's to change, as its scope `users.write` says."""
     changed = user_out(changed_user(site, principal, user_id, body, etag=edited(if_match)))
     response.headers["ETag"] = etag_of_record(changed)
     return changed
@@ -84,19 +85,22 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     _refuse_others(principal, user)
     if user.disabled_at is not None:
         raise Problem(422, "This user is disabled. Enable them first.", kind="disabled")
-    link, token = site.auth.login_link(user_id, site.settings.web_url, actor=principal.user_id)
+    link, token = site.auth.login_link(user_id, site.settings.web_url, principal)
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
 def changed_user(site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None) -> User:
     """The user after these changes, which hold from the next request on.
 
-    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of the organisation changes;
+    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of the organisation changes, or gives
+    when logged in;
     ConfigurationError as the store's `change`.
     """
 
     def check(user: User) -> None:
-        if asked.organization_roles is not None and not principal.may_everywhere(Permission.USERS_WRITE):
+        if asked.organization_roles is not None and set(asked.organization_roles) - set(user.organization_roles):
+            _refuse_raising(principal)
+        elif asked.organization_roles is not None and not principal.may_everywhere(Permission.USERS_WRITE):
             raise _not_of_organization()
         if asked.name is not None or asked.disabled is not None:
             _refuse_others(principal, user)
@@ -107,6 +111,18 @@ def changed_user(site: Site, principal: Principal, user_id: str, asked: UserChan
         return site.store.users.change(user_id, **asked.model_dump(), actor=principal.user_id, check=check)
     finally:
         site.auth.forget()
+
+
+def _refuse_raising(principal: Principal) -> None:
+    """Raises Problem 403 for whoever gives roles in every project and may not: of what a token gives there, its end would take nothing."""
+    if not principal.may_everywhere(Permission.USERS_WRITE):
+        raise _not_of_organization()
+    if not principal.is_session:
+        raise Problem(
+            403,
+            "A token gives no role of the organisation. Log in and give it on the page `users`, or on the server: rlhf users roles EMAIL ROLE --organisation.",
+            kind="no_session",
+        )
 
 
 def _refuse_others(principal: Principal, user: User) -> None:

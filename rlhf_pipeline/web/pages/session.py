@@ -6,6 +6,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from rlhf_pipeline.errors import LoginEnded
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.pages.forms import Form, attempted
 from rlhf_pipeline.web.pages.rendering import places_of, render, seen
@@ -31,18 +32,22 @@ def login(site: AnySite, request: Request, token: Annotated[str, Query(max_lengt
 def log_in(site: AnySite, request: Request, form: Form) -> Response:
     token, email, after = form.text("token"), form.text("email"), _own(form.text("next"))
     address = address_of(request)
-    if token:
-        user, problem = attempted(lambda: site.auth.redeem(token, address))
-    else:
-        user, problem = attempted(lambda: site.auth.log_in(email, form.text("password"), address))
-    if user is None:
+    response = seen(after)
+
+    def enter() -> bool:
+        if token:
+            site.auth.redeem(response, token, address)
+        else:
+            site.auth.log_in(response, email, form.text("password"), address)
+        return True
+
+    is_in, problem = attempted(enter, LoginEnded)
+    if is_in is None:
         status = problem.status if problem else 401
         detail = problem.detail if problem else ""
         page = render("login.html", request, site, None, status=status, token="", next=after, problem=detail, email=email)
         page.headers.update(problem.headers if problem else {})
         return page
-    response = seen(after)
-    site.auth.start_session(response, user)
     return response
 
 

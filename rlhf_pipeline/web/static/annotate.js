@@ -3,7 +3,7 @@
 
 import { Draft } from "./draft.js";
 import { Hand } from "./hand.js";
-import { newKey, Outbox } from "./outbox.js";
+import { isLogin, newKey, Outbox } from "./outbox.js";
 import { render } from "./markdown.js";
 import { Tools } from "./tools.js";
 import { View } from "./view.js";
@@ -162,7 +162,8 @@ function undo() {
   paintFigures();
   paintUndo();
   view.say(`Taken back: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
-  outbox.add({ key, user: root.dataset.user, after: entry.key, isUndo: true, card, draft: entry.draft, body });
+  const { choice, strength } = entry.body;
+  outbox.add({ key, user: root.dataset.user, after: entry.key, isUndo: true, undone: { choice, strength }, card, draft: entry.draft, body });
 }
 
 function secondsLeft({ at }) {
@@ -208,9 +209,9 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
   const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
   history = history.filter((one) => one.entry.key !== entry.key);
   if (entry.isUndo) {
-    // The vote stands. Whoever began to judge the card anew is told; that vote would be refused as well.
-    view.notice(`Not taken back. ${why}`);
-    if (draft?.after === entry.key) showNext();
+    // Whoever began to judge the card anew is told; that vote would be refused as well.
+    view.notice(`Not taken back: the vote stands. ${why}`);
+    standAgain(entry);
     return;
   }
   if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
@@ -231,15 +232,37 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
   }
 });
 
-outbox.addEventListener("discarded", ({ detail: { entry, isOwn } }) => {
+outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dependants } }) => {
   nEvents += 1;
   if (!isOwn) return;
   history = history.filter((one) => one.entry.key !== entry.key);
-  if (!entry.isUndo && entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  const waiting = outbox.unsent.filter((one) => one.card.assignment_id === entry.card.assignment_id);
+  const isTakenBack = outbox.unsent.some((one) => one.isUndo && one.after === entry.key); // and was counted no more since
+  if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  if (entry.isUndo && !isDependant) {
+    const anew = dependants.filter((one) => !one.isUndo).map((one) => told(one.body.choice, one.body.strength));
+    const what = `Not taken back: the vote stands${entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""}.`;
+    view.notice(anew.length ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.` : what);
+    standAgain(entry);
+  } else if (!isDependant && !waiting.length) {
+    hand.unjudge(entry.card); // nothing is known of it any more: it may be judged
+  }
   paintFigures();
   paintUndo();
-  view.say("The vote is discarded.");
+  if (!entry.isUndo) view.say("The vote is discarded.");
 });
+
+/** A vote that was to be taken back counts as before, and its card is judged. */
+function standAgain({ key, card: judged, undone }) {
+  if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
+  paintFigures();
+  hand.stand(judged);
+  if (draft?.after === key) {
+    draft.forget();
+    showNext();
+  }
+  hand.refill();
+}
 
 hand.addEventListener("dealt", () => {
   outbox.welcome();
@@ -255,7 +278,7 @@ hand.addEventListener("empty", ({ detail }) => {
 });
 
 hand.addEventListener("trouble", ({ detail: { status, kind } }) => {
-  if (status === 401 || status === 403) {
+  if (isLogin(status, kind)) {
     outbox.refuseLogin(kind);
   } else if (status === 0 || status >= 500) {
     outbox.isOffline = true;

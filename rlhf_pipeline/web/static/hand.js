@@ -46,6 +46,18 @@ export class Hand extends EventTarget {
     this.say({ what: "judged", id: card.assignment_id });
   }
 
+  /** A card whose vote stands after all: it is not to be judged again, should it be ahead. */
+  stand(card) {
+    this.judge(card);
+    this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
+  }
+
+  /** A card whose vote will never arrive: it may be dealt again. */
+  unjudge(card) {
+    this.judged.delete(card.assignment_id);
+    this.refill();
+  }
+
   takeBack(card) {
     this.judged.delete(card.assignment_id);
     this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);

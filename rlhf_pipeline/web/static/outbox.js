@@ -19,6 +19,11 @@ export function newKey() {
   return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
+/** Whether a refusal is for the login, which another one mends; a 403 for what this login may not do is for the vote. */
+export function isLogin(status, kind) {
+  return status === 401 || (status === 403 && kind === OTHER_LOGIN);
+}
+
 /** Tells by events: `opened`, `state` (what waits and why), `recorded`, `refused` (one entry and what the server said), `discarded`. */
 export class Outbox extends EventTarget {
   constructor(user) {
@@ -89,14 +94,35 @@ export class Outbox extends EventTarget {
     this.drain();
   }
 
-  /** Let go of an entry that the server does not take. One that was taken meanwhile is a vote, and stays one. */
+  /** Let go of an entry that the server does not take. One that was taken meanwhile is a vote, and stays one.
+   *
+   * Of one that takes a vote back, also of all that waits to be cast in that vote's place: the server would refuse it, the vote stands. */
   async discard(key) {
     await this.draining;
     await this.alone(async () => {
-      const entry = (await this.store.entries()).find((one) => one.key === key);
-      if (entry) await this.strike(entry, "discarded", {});
+      const all = await this.store.entries();
+      const entry = all.find((one) => one.key === key);
+      if (!entry) return;
+      const dependants = entry.isUndo ? after(entry, all) : [];
+      for (const one of [...dependants].reverse()) await this.strike(one, "discarded", { isDependant: true, dependants: [] });
+      await this.strike(entry, "discarded", { isDependant: false, dependants });
     });
     this.hurry();
+  }
+
+  /** What waits, as `POST votes:batch` takes it: votes that were taken back meanwhile and their undos left out, which no batch can tell
+   * the one from the other. Where the vote that is taken back was sent, its undo goes first; what is cast anew replaces it by itself. */
+  async votes() {
+    const isWaiting = new Set(this.unsent.map((entry) => entry.key));
+    const votes = [];
+    for (const first of this.unsent.filter((entry) => !isWaiting.has(entry.after))) {
+      const supersedes = first.after ? await this.store.answer(first.after) : null;
+      const last = after(first, this.unsent).at(-1) ?? first;
+      const sent = first.isUndo && supersedes ? [first] : [];
+      if (!last.isUndo) sent.push(last);
+      votes.push(...sent.map((entry) => ({ idempotency_key: entry.key, ...entry.body, supersedes: entry === first ? supersedes : null })));
+    }
+    return votes;
   }
 
   /** The server knows this login (again). */
@@ -196,7 +222,7 @@ export class Outbox extends EventTarget {
       await this.strike(entry, "recorded", { vote: answer });
       return true;
     }
-    if (response.status === 401 || response.status === 403) {
+    if (isLogin(response.status, answer?.type)) {
       this.refuseLogin(answer?.type);
       this.later(0, false);
       return false;
@@ -340,6 +366,12 @@ class Pocket {
   async keepAnswer(key, vote_id) {
     this.answers.set(key, vote_id);
   }
+}
+
+/** The entries that change an entry, and those that change these, in the order of the changes. */
+function after(entry, all) {
+  const found = all.filter((one) => one.after === entry.key);
+  return found.flatMap((one) => [one, ...after(one, all)]);
 }
 
 function broken(error) {

@@ -161,7 +161,7 @@ export class View {
     const lines = [];
     const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
     if (isOtherLogin) lines.push(`Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`);
-    else if (needsLogin) lines.push(`You are logged out, or may not vote any more: ${waiting}. Log in again and they are sent.`);
+    else if (needsLogin) lines.push(`You are logged out: ${waiting}. Log in again and they are sent.`);
     else if (isOffline) lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
     else if (reason && unsent) lines.push(`${waiting} and will be tried again. ${reason}`);
     if (!isDurable && unsent) lines.push("This browser keeps nothing on the device: do not close the tab before they are sent.");

@@ -2,6 +2,7 @@
 // elements; sends nothing.
 
 const WORDS_SHOWN = 90; // characters of a prompt
+const IN_A_BATCH = 50; // votes, the most that the server takes at once
 
 export class Waiting {
   /** `told` says an entry's vote in words. */
@@ -70,13 +71,16 @@ export class Waiting {
     this.paint();
   }
 
-  /** As `POST votes:batch` takes them, so that whoever runs the server can send them. */
-  download() {
-    const votes = this.outbox.unsent.map(({ key, body }) => ({ idempotency_key: key, ...body }));
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([JSON.stringify({ votes }, null, 2)], { type: "application/json" }));
-    link.download = "unsent-votes.json";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  /** As `POST votes:batch` takes them, so that whoever runs the server can send them; whose they are stands in the files' names. */
+  async download() {
+    const votes = await this.outbox.votes();
+    for (let n = 0; n * IN_A_BATCH < Math.max(1, votes.length); n += 1) {
+      const some = votes.slice(n * IN_A_BATCH, (n + 1) * IN_A_BATCH);
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([JSON.stringify({ votes: some }, null, 2)], { type: "application/json" }));
+      link.download = `unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    }
   }
 }

@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import select
 
 from rlhf_pipeline.completions import AnthropicBackend, CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions.owners import is_dead, new_owner
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, ProviderParked
+from rlhf_pipeline.protocols import LOOKS, Budget
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.generation import GenerationLedger
+from rlhf_pipeline.store.schema import generation_items
 from tests.unit.completions.asking import prompts_of
 
 ROOT = Path(__file__).parents[3]
@@ -137,3 +142,95 @@ def test_a_backend_without_a_batch_api_says_so(store: Store) -> None:
         generate(
             prompts_of(1), [AnthropicBackend("stub-model", stub.base_url)], PARAMS, ledger=store.generation, calls=CallParams(batch=True)
         )
+
+
+def states(store: Store) -> dict[str, int]:
+    [run] = store.generation.runs()
+    return dict(run.states)
+
+
+def all_claimed_by(store: Store, owner: str) -> None:
+    [run] = store.generation.runs()
+    with store.database.reading() as connection:
+        lane = tuple(connection.execute(select(generation_items.c.provider, generation_items.c.model).limit(1)).one())
+    claimed = store.generation.turn(run.run_id, owner, [], {lane: 1_000}, Budget(), is_dead=lambda _: False).claimed[lane]
+    assert len(claimed) == 10
+
+
+def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(store: Store) -> None:
+    with StubProvider(batch_s=1.0) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        host, _, _, _ = new_owner().rsplit("/", 3)
+        all_claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")  # a process that is gone held all of them
+        time.sleep(1.1)
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_every_claim_of_a_batch_run_says_that_it_is_no_call(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: set[str] = set()
+    whole = GenerationLedger.turn
+
+    def noting(self: GenerationLedger, run_id: str, owner: str, *rest: Any, **more: Any) -> Any:
+        owners.add(owner)
+        return whole(self, run_id, owner, *rest, **more)
+
+    monkeypatch.setattr(GenerationLedger, "turn", noting)
+    with StubProvider() as stub:
+        ask(store, stub)
+    assert owners
+    assert all(owner.endswith(LOOKS) and not is_dead(owner) for owner in owners)
+
+
+def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_once_and_no_later_run(store: Store) -> None:
+    with StubProvider() as stub:
+        stub.batches.refuses_next = "too many lines"
+        with pytest.raises(BackendUnavailable, match="too many lines"):
+            ask(store, stub)
+        assert states(store) == {"failed": 10}
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (2, 10)
+    assert made.frame["error"].isna().all()
+
+
+def test_a_refused_batch_of_one_model_is_nothing_to_another(store: Store) -> None:
+    with StubProvider() as stub, StubProvider() as other:
+        stub.batches.refuses_next = "too many lines"
+        backends = [OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)]
+        how = CallParams(batch=True, batch_poll_s=0.05, backoff_s=0.01)
+        made = generate(prompts_of(5), backends, PARAMS, ledger=store.generation, calls=how)
+        assert (stub.n_calls, other.n_calls) == (0, 10)
+        again = generate(prompts_of(5), backends, PARAMS, ledger=store.generation, calls=how)
+        assert (stub.n_calls, other.n_calls) == (10, 10)
+    assert made.kinds == {"bad_request": 10}
+    assert again.frame["error"].isna().all()
+
+
+def test_a_batch_whose_making_nobody_heard_of_is_not_made_twice(store: Store) -> None:
+    with StubProvider() as stub:
+        stub.batches.n_unheard = 1
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+
+
+def test_what_a_batch_made_is_read_also_where_the_budget_is_spent_by_then(store: Store) -> None:
+    with StubProvider(batch_s=0.5) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1, budget_per_day=1.0)
+        time.sleep(0.6)
+        made = ask(store, stub, budget_per_day=0.0)
+        assert stub.batches.n_submitted == 1
+    assert made.frame["error"].isna().all()
+
+
+def test_what_stands_in_a_batch_is_not_given_up_for_a_budget(store: Store) -> None:
+    with StubProvider(batch_s=1.0) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        made = ask(store, stub, budget_per_run=0.0)
+        assert stub.batches.n_submitted == 1
+    assert made.frame["error"].isna().all()

@@ -14,6 +14,7 @@ from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.simulation.provider import StubProvider
 
 NO_BACKEND = {
+    "asked",
     "base",
     "engine",
     "texts",

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from rlhf_pipeline.completions import CallParams, CompletionRequest
-from rlhf_pipeline.completions.capabilities import CAPABILITIES, capabilities_of, provider_of
+from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import KINDS, TOLD, exhausted_for, refused, told, waiting_time
 from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
 from rlhf_pipeline.errors import ConfigurationError
@@ -103,7 +103,6 @@ def test_the_table_knows_who_takes_a_seed_and_how_a_limit_is_called() -> None:
     assert capabilities_of("https://api.openai.com/v1").max_tokens == "max_completion_tokens"
     assert not capabilities_of("https://api.deepseek.com").seed
     assert capabilities_of("http://localhost:11434/v1").max_tokens == "max_tokens"
-    assert all(known.keys_at for known in CAPABILITIES.values())
 
 
 def test_backoff_is_spread_over_all_of_a_doubling_span() -> None:

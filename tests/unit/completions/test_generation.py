@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import event
 
 from rlhf_pipeline.completions import (
     AnthropicBackend,
@@ -285,6 +286,7 @@ PASSING: list[tuple[Fault, str]] = [
     (Fault(kind="html"), "html"),
     (Fault(kind="broken_json"), "garbled"),
     (Fault(kind="foreign_json"), "garbled"),
+    (Fault(kind="odd_shape"), "garbled"),
     (Fault(kind="invalid_utf8"), "invalid_utf8"),
     (Fault(kind="drop"), "dropped"),
     (Fault(kind="cut"), "cut"),
@@ -295,12 +297,15 @@ PASSING: list[tuple[Fault, str]] = [
 ]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
-def test_what_never_passes_fails_its_row_alone(store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str) -> None:
+def test_what_never_passes_fails_its_row_alone(
+    store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
+) -> None:
     if fault.kind == "content_filter" and make.__closure__ and "Anthropic" in str(make.__closure__[0].cell_contents):
         kind = "refusal"  # one word there for both
     with StubProvider(faults=[None, fault]) as stub:
-        made = ask(store.generation, make(stub), n=3, concurrency=1)
+        made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
         assert stub.n_calls == 6
     failed = made.frame[made.frame["error"].notna()]
     assert made.kinds == {kind: 1}
@@ -310,10 +315,13 @@ def test_what_never_passes_fails_its_row_alone(store: Store, make: Callable[...,
     assert (call["kind"], call["error"]) == (kind, failed["error"].iloc[0])
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("fault", "kind"), PASSING, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
-def test_what_may_pass_is_tried_again_under_its_name(store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str) -> None:
+def test_what_may_pass_is_tried_again_under_its_name(
+    store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
+) -> None:
     with StubProvider(faults=[None, fault]) as stub:
-        made = ask(store.generation, make(stub), n=3, concurrency=1)
+        made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
         assert stub.n_calls == 7
     assert made.frame["error"].isna().all()
     assert kinds(store, made) == {"succeeded": 6, kind: 1}
@@ -351,7 +359,7 @@ def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
             ask(store.generation, make(stub), n=100, concurrency=4)
         assert 1 <= stub.n_calls <= 8
         [run] = store.generation.runs()
-        settled = store.generation.settled(run.run_id)
+        settled = list(store.generation.settled(run.run_id))
         assert Counter(s.state for s in settled) == {"failed": 200}
         assert {s.kind for s in settled} == {kind, "unavailable"}
         stub.mend()
@@ -590,6 +598,32 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_reason(monkeypatch: pytest
     with StubProvider() as stub, pytest.raises(StoreError, match="disk is full"):
         ask(Refusing(10_000), openai(stub), n=200, concurrency=4)
     assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
+
+
+def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+    long = "word " * 3000
+    with StubProvider(complete=lambda body: f"{body['messages'][0]['content']} {long}") as stub:
+        params = PARAMS.model_copy(update={"max_new_tokens": 4000})
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as cramped:
+
+            @event.listens_for(cramped.database.engine, "connect")
+            def fill_the_disk(connection: Any, record: Any) -> None:
+                (pages,) = connection.execute("PRAGMA page_count").fetchone()
+                connection.execute(f"PRAGMA max_page_count={pages + 90}")
+
+            with pytest.raises(StoreError, match="no space is left"):
+                ask(cramped.generation, openai(stub), n=400, concurrency=8, params=params)
+        paid = stub.n_calls
+        assert paid < 700, "nothing is paid for that cannot be kept"
+        [run] = store.generation.runs()
+        n_kept = run.states.get("succeeded", 0)
+        made = ask(store.generation, openai(stub), n=400, concurrency=8, params=params)
+        assert stub.n_calls == paid + 800 - n_kept, "exactly what is missing"
+    assert made.run_id == run.run_id
+    assert made.frame["error"].isna().all()
 
 
 def test_a_bug_in_a_backend_is_not_swallowed(store: Store) -> None:

@@ -1,7 +1,15 @@
-from rlhf_pipeline.completions import CompletionResult
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.completions import CompletionResult, OpenAICompatibleBackend, settings_calls
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.completions.texts import BackendTexts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
 from rlhf_pipeline.prompts import PromptParams, Report, generate
+from rlhf_pipeline.simulation.provider import StubProvider
+from rlhf_pipeline.store import Store
 
 
 class Odd:
@@ -43,3 +51,43 @@ def test_a_backend_writes_prompts():
     report = Report()
     frame = generate(PromptParams(n=6, source="freeform"), day="2026-01-01", text_generator=BackendTexts(TemplateBackend()), report=report)
     assert len(frame) == 6
+
+
+def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
+    calls = settings_calls(Settings(prompt_price=1, completion_price=1))
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider() as stub:
+        store.migrate()
+        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation, calls=calls)
+        made = texts.generate_texts(["one", "two", "three"], seed=3)
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == made
+        assert stub.n_calls == 3
+        [(by, spent)] = store.generation.totals("asset")
+        counted = stub.counters
+    assert by == ("prompts",)
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (3, counted.n_prompt_tokens, counted.n_tokens)
+    assert spent.cost == (counted.n_prompt_tokens + counted.n_tokens) * 1000
+
+
+def test_what_a_provider_writes_keeps_to_the_days_budget_of_the_settings(tmp_path: Path) -> None:
+    calls = settings_calls(Settings(prompt_price=1, completion_price=1, budget_per_day=0.0005))
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider() as stub:
+        store.migrate()
+        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation, calls=calls)
+        made = texts.generate_texts([f"Number {i}" for i in range(20)], seed=3)
+        assert 0 < stub.n_calls < 20
+    assert sum(text == "" for text in made) == 20 - stub.n_calls
+    assert all("the budget of this day" in reason for reason in texts.failures_)
+    with pytest.raises(ConfigurationError, match="needs prices"):
+        BackendTexts(
+            OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1"), ledger=store.generation, calls=settings_calls(Settings(budget_per_day=1))
+        ).generate_texts(["one"], seed=1)
+
+
+def test_texts_that_failed_with_their_provider_are_asked_for_again_once_it_is_mended(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider(model="other") as stub:
+        store.migrate()
+        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation)
+        with pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
+            texts.generate_texts(["one", "two"], seed=3)
+        stub.mend()
+        assert all(texts.generate_texts(["one", "two"], seed=3))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_pipeline.completions.asked import CompletionParams, cache_key
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
-from rlhf_pipeline.completions.engine import CompletionParams, cache_key, complete_prompts
+from rlhf_pipeline.completions.engine import complete_prompts
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import PROMPTS, check_frame

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, select, text, update
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, Spending, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane, Spending, Turn, WorkItem, WorkLedger
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import completion_cache, generation_attempts, generation_items, generation_runs, generation_spending
@@ -93,7 +93,7 @@ def rows(store: Store, table: Any) -> list[Any]:
 
 def test_it_is_a_work_ledger(store: Store) -> None:
     ledger: WorkLedger = store.generation
-    assert ledger.settled("none") == []
+    assert list(ledger.settled("none")) == []
 
 
 def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -> None:
@@ -245,8 +245,8 @@ def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(store: Store, 
     assert numbers(turn(store, 3, budget=Budget(run=15)).claimed[LANE]) == [0]
     assert turn(store, 3, budget=Budget(run=15)).over_budget == {}
     over = turn(store, 3, [attempt(0)], budget=Budget(run=13)).over_budget
-    assert "the budget of this run" in over[LANE]
-    assert store.generation.stop("run", LANE, "budget", over[LANE]) == [1, 2]
+    assert "the budget of this run" in over[LANE].why
+    assert sorted(store.generation.stop("run", LANE, "budget", over[LANE].why, above=over[LANE].left)) == [1, 2]
     assert states(store) == {"succeeded": 1, "failed": 2}
 
 
@@ -300,7 +300,7 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
     [listed] = store.generation.runs()
     assert (listed.states, listed.ended_at, listed.spent.n_calls) == ({"succeeded": 2, "failed": 1}, START, 3)
     start(store, work(3))
-    assert turn(store, 3).claimed[LANE] == [Claim(1, 1, 0)]
+    assert turn(store, 3).claimed[LANE] == [Claim(1, 1, 0, n_before=1)]
 
 
 def test_a_start_that_was_killed_half_way_notes_the_rest(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,28 +396,22 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(store: S
     assert cache.stats().n_entries == 0
 
 
-def test_the_ledger_goes_down_and_up_where_nothing_was_paid_and_is_kept_where_it_was(store: Store, clock: Clock) -> None:
-    start(store, work(2))
-    turn(store, 1)
-    turn(store, 0, [attempt(0, "failed")])
-    store.completions_cache.put_many({"k": "kept"})
-    migrations.downgrade(store.database, "0007")
-    store.migrate()
-    assert store.completions_cache.get_many(["k"]) == {"k": "kept"}
-    assert rows(store, generation_items) == []
+@pytest.mark.parametrize("version", ["0007", "0001"])
+def test_what_was_asked_for_and_paid_goes_down_and_up_and_work_goes_on(store: Store, clock: Clock, version: str) -> None:
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0)])
-    before = {table.name: rows(store, table) for table in (generation_runs, generation_items, generation_attempts, generation_spending)}
-    assert all(before.values())
-    with pytest.raises(StoreError, match=r"0007 cannot hold .* 1 rows of generation_spending.*Nothing was changed"):
-        migrations.downgrade(store.database, "0007")
-    assert migrations.current(store.database) == migrations.HEAD
-    assert {name: rows(store, store_table(name)) for name in before} == before
-
-
-def store_table(name: str) -> Any:
-    return {t.name: t for t in (generation_runs, generation_items, generation_attempts, generation_spending)}[name]
+    store.completions_cache.put_many({"k": "kept"})
+    clock.pass_(2 * 86_400)
+    store.completions_cache.touch(["k"])
+    ledger = (generation_runs, generation_items, generation_attempts, generation_spending, completion_cache)
+    before = [rows(store, table) for table in ledger]
+    assert all(before)
+    assert sum(row.last_hit_at is not None for row in before[-1]) == 1
+    migrations.downgrade(store.database, version)
+    store.migrate()
+    assert [rows(store, table) for table in ledger] == before
+    turn(store, 1)
 
 
 def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:
@@ -438,3 +432,114 @@ def test_two_processes_that_begin_the_same_run_note_each_item_once(store: Store,
 
     start(store, Interleaved(work(700)))
     assert states(store) == {"open": 700}
+
+
+def test_what_is_noted_already_holds_back_what_it_costs_at_the_prices_of_now(store: Store, clock: Clock) -> None:
+    start(store, work(4, reserve=0))
+    turn(store, 3)
+    turn(store, 0, [attempt(0), attempt(1, "failed")])
+    start(store, work(4, reserve=10))
+    held = {row.item_no: row.reserved for row in rows(store, generation_items)}
+    assert held == {0: 0, 1: 10, 2: 10, 3: 10}
+    start(store, work(4, reserve=5))
+    held = {row.item_no: row.reserved for row in rows(store, generation_items)}
+    assert held == {0: 0, 1: 5, 2: 10, 3: 5}, "what somebody has under way is let go by nobody else"
+
+
+def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: Clock) -> None:
+    small, big = work(6), work(6, reserve=1_000)
+    start(store, [big[i] if i in (0, 1, 3) else small[i] for i in range(6)])
+    found = turn(store, 2, budget=Budget(run=50))
+    assert numbers(found.claimed[LANE]) == [2, 4]
+    assert found.over_budget == {}, "as many as were wanted"
+    found = turn(store, 2, budget=Budget(run=50))
+    assert numbers(found.claimed[LANE]) == [5]
+    over = found.over_budget[LANE]
+    assert over.left == 50, "they will never fit, whatever becomes of those under way"
+    assert sorted(store.generation.stop("run", LANE, "budget", over.why, above=over.left)) == [0, 1, 3]
+
+
+def test_what_may_fit_later_is_not_given_up(store: Store, clock: Clock) -> None:
+    start(store, [*work(1), *work(2, reserve=45)[1:]])
+    found = turn(store, 2, budget=Budget(run=50))
+    assert (numbers(found.claimed[LANE]), found.over_budget) == ([0], {})
+    found = turn(store, 2, [attempt(0)], budget=Budget(run=50))
+    assert (numbers(found.claimed[LANE]), found.over_budget) == ([1], {})
+
+
+def test_attempts_before_a_run_was_started_again_are_told_apart(store: Store, clock: Clock) -> None:
+    start(store, work(1))
+    for becomes in ("open", "open", "failed"):
+        turn(store, 1)
+        clock.pass_(1)
+        turn(store, 0, [attempt(0, becomes, is_fault=False, started_at=clock.now())])
+    store.generation.end("run")
+    clock.pass_(1)
+    start(store, work(1))
+    assert turn(store, 1).claimed[LANE] == [Claim(0, 3, 0, n_before=3)]
+    clock.pass_(1)
+    assert turn(store, 1, [attempt(0, "open", started_at=clock.now())]).claimed[LANE] == [Claim(0, 4, 1, n_before=3)]
+    assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 2, 3, 4]
+
+
+def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    gone = f"gone{LOOKS}"
+    turn(store, 3, owner=gone)
+    assert turn(store, 3, dead=[gone]).claimed[LANE] == [Claim(0, 0, 0), Claim(1, 0, 0), Claim(2, 0, 0)]
+    assert rows(store, generation_attempts) == []
+    assert rows(store, generation_spending) == []
+
+
+def test_no_transaction_changes_more_than_some_hundred_items(store: Store, clock: Clock) -> None:
+    items = work(1_300)
+    start(store, items)
+    changed: list[int] = []
+
+    @event.listens_for(store.database.engine, "after_cursor_execute")
+    def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE generation_items"):
+            changed.append(cursor.rowcount)
+
+    assert len(list(store.generation.stop("run", LANE, "unavailable", "closed"))) == 1_300
+    store.generation.end("run")
+    start(store, items)
+    assert states(store) == {"open": 1_300}
+    turn(store, 1_300)
+    changed.clear()
+    store.generation.release("run", "me")
+    assert states(store) == {"open": 1_300}
+    assert sum(changed) == 1_300
+    assert max(changed) <= 500
+
+
+def test_a_lane_of_which_nothing_is_wanted_is_counted(store: Store, clock: Clock) -> None:
+    start(store, work(3))
+    turn(store, 2, owner="other")
+    found = turn(store, 0)
+    assert (found.n_open, found.n_leased) == (1, 2)
+
+
+def test_a_restart_that_was_killed_half_way_opens_the_rest_of_the_failures_the_next_time(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(store, work(1_200))
+    list(store.generation.stop("run", LANE, "unavailable", "closed"))
+    store.generation.end("run")
+    whole, reopened = GenerationLedger._piecemeal, iter(range(700))
+
+    def dies(self: GenerationLedger, *asked: Any) -> Iterator[int]:
+        for item_no in whole(self, *asked):
+            if next(reopened, None) is None:
+                raise KeyboardInterrupt
+            yield item_no
+
+    monkeypatch.setattr(GenerationLedger, "_piecemeal", dies)
+    with pytest.raises(KeyboardInterrupt):
+        start(store, work(1_200))
+    monkeypatch.undo()
+    assert states(store)["failed"] > 0
+    start(store, work(1_200))
+    assert states(store) == {"open": 1_200}
+    [run] = store.generation.runs()
+    assert run.ended_at is None

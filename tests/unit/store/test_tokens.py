@@ -138,6 +138,27 @@ def test_a_try_that_began_before_the_last_one_does_not_wait_for_it(store, clock)
     assert store.failed_logins.wait_s("ann") == 0.0
 
 
+def test_tries_at_what_every_project_knows_count_in_all_of_them(store, clock):
+    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other", clock=clock) as other:
+        for n in range(10):
+            assert (store, other)[n % 2].failed_logins.attempt("here", everywhere=["ann"]) == 0.0
+        for one in (store, other):
+            assert 29 < one.failed_logins.attempt(everywhere=["ann"]) <= 30
+            assert one.failed_logins.wait_s("ann") == 0.0 == one.failed_logins.wait_s("here")
+        other.failed_logins.forget(everywhere=["ann"])
+        assert store.failed_logins.attempt(everywhere=["ann"]) == 0.0
+    with Store.open(store.database.url.render_as_string(hide_password=False), organization="elsewhere", project="demo", clock=clock) as far:
+        assert far.failed_logins.wait_s(everywhere=["ann"]) == 0.0
+
+
+def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
+    secret = issue(store, ann, "login")
+    session, token = store.tokens.exchange(secret, lifetime=DAY)
+    assert (token.kind, store.tokens.find(session).user_id) == ("session", ann)
+    assert store.tokens.exchange(secret, lifetime=DAY) is None
+    assert [link.action for link in store.audit.after(0, limit=10)][-2:] == ["tokens.redeem", "tokens.issue.session"]
+
+
 def test_the_wait_has_an_end(store, clock):
     for _ in range(40):
         store.failed_logins.attempt("ann")

@@ -1,12 +1,15 @@
 """Users: added, given roles, disabled, never removed; each change an act in the chain."""
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
+from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.store import Store
+from tests.unit.store.databases import on_postgres
 
 
 def actions(store: Store) -> list[str]:
@@ -86,6 +89,24 @@ def test_a_new_password_ends_sessions_and_leaves_tokens(store):
     assert store.users.get(ann.user_id).has_password
     assert store.tokens.find(session) is None
     assert store.tokens.find(api) is not None
+
+
+def test_a_password_that_ended_meanwhile_is_not_hashed_anew_and_lets_nobody_in(store):
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    ann = store.users.add(email="ann@example.org", name="Ann", password_hash="old", actor="test").user_id
+    lasting = {"kind": "session", "lifetime": timedelta(days=1), "actor": "test"}
+    store.users.set_password(ann, "new", actor=ann, instead_of="old")
+    for refused in (
+        lambda: store.users.set_password(ann, "newer", actor=ann, instead_of="old"),
+        lambda: store.tokens.issue(ann, **lasting, password_hash="old"),
+    ):
+        with pytest.raises(LoginEnded, match="nothing was done"):
+            refused()
+    assert store.users.password_hash(ann) == "new"
+    store.tokens.issue(ann, **lasting, password_hash="new")
+    store.users.disable(ann, actor="test")
+    with pytest.raises(LoginEnded):
+        store.tokens.issue(ann, **lasting, password_hash="new")
 
 
 def test_a_change_is_made_whole_or_not_at_all_and_of_what_was_read(store):
@@ -196,6 +217,56 @@ def test_a_token_of_the_organisation_holds_in_every_project_until_its_owner_is_d
     other.users.disable(boss.user_id, actor="test")
     assert store.users.get(boss.user_id).disabled_at is not None
     assert (store.tokens.find(secret), other.tokens.find(secret)) == (None, None)
+
+
+def test_who_was_disabled_in_one_project_and_enabled_in_another_gets_in_by_a_link_in_both(store, other):
+    """The row that stands in for an account where it has roles was left disabled, and no login link held there ever again."""
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+    other.users.set_roles(boss, [Role.CURATOR], actor="test")
+    other.users.disable(boss, actor="test")
+    store.users.rename(boss, "Bea", actor="test")
+    store.users.enable(boss, actor="test")
+    for project in (store, other):
+        secret, _ = project.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
+        assert project.tokens.redeem(secret) is not None
+    with store.database.reading() as connection:
+        rows = connection.exec_driver_sql("SELECT name, disabled_at FROM users WHERE email = 'boss@example.org'").all()
+    assert [tuple(row) for row in rows] == [("Bea", None)] * 2
+    with store.database.writing() as connection:  # as a store may have it from before
+        connection.exec_driver_sql("UPDATE users SET disabled_at = created_at WHERE project_id = 'other'")
+    secret, _ = other.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
+    assert other.tokens.redeem(secret) is not None
+
+
+@on_postgres
+@pytest.mark.parametrize("act", ["change", "password", "roles of the organisation"])
+def test_nobody_changes_an_account_of_the_organisation_from_another_project_meanwhile(store, other, act):
+    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+    is_done = threading.Event()
+
+    def elsewhere() -> None:
+        if act == "password":
+            other.users.set_password(boss, "hash", actor="test")
+        elif act == "change":
+            other.users.change(boss, name="Bea", actor="test")
+        else:
+            other.users.set_organization_roles(boss, [Role.AUDITOR, Role.ENGINEER], actor="test")
+        is_done.set()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def check(user: User) -> None:
+            started.append(pool.submit(elsewhere))
+            assert not is_done.wait(1), "changed by somebody else after it was read, before it was written"
+
+        started: list[Future[None]] = []
+        roles = [Role.AUDITOR, Role.ENGINEER]
+        store.users.change(boss, organization_roles=roles, disabled=True, actor="test", check=check)
+        started[0].result(10)
+    found = store.users.get(boss)
+    assert (found.organization_roles, found.disabled_at is not None) == ((Role.AUDITOR, Role.ENGINEER), True)
+    assert (found.name, found.has_password) == ("Bea" if act == "change" else "Boss", act == "password")
 
 
 def test_an_address_is_of_one_account_in_an_organisation_that_knows_it(store, other):

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store.migrations import kept
 from rlhf_pipeline.store.migrations.versions import v0003_planner_statistics, v0007_people
 
 revision = "0008"
@@ -106,18 +106,17 @@ def upgrade() -> None:
     )
     op.create_index("ix_generation_spending_day", "generation_spending", [*SCOPE, "day"], unique=False)
     op.create_index("ix_generation_spending_provider", "generation_spending", [*SCOPE, "provider"], unique=False)
+    for table in reversed(TABLES):  # a run before what refers to it
+        kept.give_back_rows(revision, table)
+    kept.give_back_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
     planner_statistics()
 
 
 def downgrade() -> None:
-    """Work that cost nothing is let go; what was paid is not: refused while the ledger holds money, or calls nobody knows the price of."""
-    paid = sa.text("SELECT count(*) FROM generation_spending WHERE cost > 0 OR n_unknown > 0")
-    n_paid = op.get_bind().execute(paid).scalar_one()
-    if n_paid:
-        raise StoreError(
-            f"Version 0007 cannot hold what was written since: {n_paid:,} rows of generation_spending, which say what completions cost. "
-            "Nothing was changed. Stay at this version; to go on with an older package, export votes, comparisons and tuples into a new home."
-        )
+    """The ledger is put aside until the way up, see `kept`: what was asked for, what it cost, and when a completion was last taken."""
+    for table in TABLES:
+        kept.keep_rows(revision, table)
+    kept.keep_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
     for table in TABLES:
         op.drop_table(table)
     op.drop_column("completion_cache", "last_hit_at")

@@ -1,0 +1,95 @@
+"""Prompts that can give no pair any more cost nothing more."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.protocols import WorkLedger
+from rlhf_pipeline.simulation.provider import StubProvider
+from rlhf_pipeline.store import Store
+from tests.unit.completions.asking import prompts_of
+
+REFUSED = "number 3?"
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture(params=["memory", "store"])
+def ledger(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) -> Iterator[WorkLedger]:
+    if request.param == "memory":
+        yield MemoryLedger()
+        return
+    shutil.copy(migrated, tmp_path / "store.db")
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+        yield store.generation
+
+
+def ask(ledger: WorkLedger, *stubs: StubProvider, k: int, least: int, n: int = 10, concurrency: int = 2) -> Generation:
+    params = CompletionParams(k=k, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=least)
+    backends = [OpenAICompatibleBackend("stub-model", stub.base_url) for stub in stubs]
+    return generate(prompts_of(n), backends, params, ledger=ledger, calls=CallParams(concurrency=concurrency, backoff_s=0.01))
+
+
+def asked_of(stub: StubProvider, text: str = REFUSED) -> int:
+    return sum(text in str(body["messages"]) for body in stub.requests)
+
+
+@pytest.mark.parametrize(("k", "least", "called"), [(2, 2, 1), (2, 1, 2), (4, 2, 3), (4, 4, 1), (1, 2, 1)])
+def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(ledger: WorkLedger, k: int, least: int, called: int) -> None:
+    with StubProvider(refuses=REFUSED) as stub:
+        made = ask(ledger, stub, k=k, least=least)
+        assert asked_of(stub) == called
+        assert stub.n_calls == 9 * k + called
+    assert made.kinds == {kind: n for kind, n in (("refusal", called), ("no_pair", k - called)) if n}
+    of_it = made.frame[made.frame["prompt_id"] == "p3"]
+    assert Counter(error.split(":")[0] for error in of_it["error"])["Not called"] == k - called
+    assert made.frame.loc[made.frame["prompt_id"] != "p3", "error"].isna().all()
+
+
+def test_what_another_provider_can_still_answer_is_asked_of_it(ledger: WorkLedger) -> None:
+    with StubProvider(refuses=REFUSED) as prudish, StubProvider() as other:
+        made = ask(ledger, prudish, other, k=2, least=2)
+        assert asked_of(other) == 2, "two of four: a pair"
+    assert made.frame.loc[made.frame["prompt_id"] == "p3", "error"].isna().sum() == 2
+
+
+def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_path: Path) -> None:
+    shutil.copy(migrated, tmp_path / "store.db")
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store,
+        StubProvider(refuses=REFUSED) as stub,
+    ):
+
+        def cut(done: int, total: int, note: str = "") -> None:
+            if done >= 10:  # every first sample
+                raise KeyboardInterrupt
+
+        params = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=2)
+        backend = OpenAICompatibleBackend("stub-model", stub.base_url)
+        asked: dict[str, Any] = {"ledger": store.generation, "calls": CallParams(concurrency=1, backoff_s=0.01)}
+        with pytest.raises(KeyboardInterrupt):
+            generate(prompts_of(10), [backend], params, **asked, progress=cut)
+        before = asked_of(stub)
+        made = generate(prompts_of(10), [backend], params, **asked)
+        assert before == asked_of(stub) == 1
+    assert made.kinds == {"refusal": 1, "no_pair": 1}
+
+
+def test_it_can_be_asked_for_again_once_the_prompt_is_answered(ledger: WorkLedger) -> None:
+    with StubProvider(refuses=REFUSED) as stub:
+        ask(ledger, stub, k=2, least=2)
+        stub.mend()
+        made = ask(ledger, stub, k=2, least=2)
+    assert made.frame["error"].isna().all()
