@@ -47,6 +47,7 @@ def evaluation(
             champion_label=other.label,
             reward_model_label=f"{judge.label}, {calibration.method}",
             calibrator=judge.calibrator,
+            ledger=champions.store.generation,
             progress=progress("evaluation"),
         )
 

@@ -8,11 +8,9 @@ import asyncio
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +23,8 @@ sys.path[:0] = [str(ROOT)]
 
 import pandas as pd  # noqa: E402
 
+from benchmarks.completion_calls import CONCURRENCY, PARAMS, PRICES, K, bare, fresh_store, ours, prompts, served  # noqa: E402
+from benchmarks.completion_costs import memory, saving  # noqa: E402
 from benchmarks.measuring import Table, on_cores  # noqa: E402
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions  # noqa: E402
 from rlhf_pipeline.completions import (  # noqa: E402
@@ -34,82 +34,20 @@ from rlhf_pipeline.completions import (  # noqa: E402
     Generation,
     LocalBackend,
     OpenAICompatibleBackend,
-    TemplateBackend,
     complete_prompts,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.completions.workers import in_a_loop  # noqa: E402
-from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
 from rlhf_pipeline.policy.loading import Policy, load_policy  # noqa: E402
-from rlhf_pipeline.prompts import PromptParams, Report  # noqa: E402
+from rlhf_pipeline.prompts import PromptParams  # noqa: E402
 from rlhf_pipeline.prompts import generate as make_prompts  # noqa: E402
-from rlhf_pipeline.prompts.base import to_frame  # noqa: E402
-from rlhf_pipeline.prompts.dataset import read_drafts  # noqa: E402
-from rlhf_pipeline.prompts.rows import read_rows  # noqa: E402
-from rlhf_pipeline.simulation.provider import Counters, Fault, StubProvider  # noqa: E402
+from rlhf_pipeline.simulation.provider import Counters, Fault  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
-LATENCY_S = 0.2
-CONCURRENCY = 64
 SHARE = 0.85  # of the bare loop's rate
 CPU_MS, CPU_AIM_MS = 3.5, 2.5  # of the client's, per completion
-SAVED = 0.3  # of what the same workload costs without us
 A_DAY = 10_000  # samples
 LOCAL = 4  # times the tokens a CPU second of a plain loop
-K = 2
-PARAMS = CompletionParams(k=K, temperatures=[0.7], top_ps=[1.0], max_new_tokens=48)
-PRICES = {"prompt_price": 2.0, "completion_price": 8.0}  # of a million tokens; any will do
-
-
-@dataclass
-class Served:
-    """A STUB in another process."""
-
-    base_url: str
-
-    def counters(self) -> Counters:
-        with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/stub/counters") as answer:
-            return Counters.model_validate_json(answer.read())
-
-    def reset(self) -> None:
-        urllib.request.urlopen(urllib.request.Request(self.base_url.removesuffix("/v1") + "/stub/reset", b"{}")).close()
-
-
-@contextmanager
-def served(
-    *chances: tuple[float, Fault], latency_s: float = LATENCY_S, chunk_s: float = 0.0, refuses: str | None = None
-) -> Iterator[Served]:
-    asked = json.dumps({
-        "latency_s": latency_s, "chunk_s": chunk_s, "refuses": refuses, "chances": [(share, fault.model_dump()) for share, fault in chances],
-    })  # fmt: skip
-    process = subprocess.Popen([sys.executable, __file__, "--serve", asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield Served(process.stdout.readline().strip())
-    finally:
-        process.stdin.close()
-        process.wait(10)
-
-
-def serve(asked: str) -> None:
-    """The other process: until its input ends."""
-    told = json.loads(asked)
-    chances = [(share, Fault(**fault)) for share, fault in told.pop("chances")]
-    with StubProvider(chances=chances, **told) as stub:
-        print(stub.base_url, flush=True)
-        sys.stdin.read()
-
-
-def prompts(n: int) -> pd.DataFrame:
-    texts = [f"Prompt number {i}: name a river and say where it ends, in one sentence that a child would understand." for i in range(n)]
-    return check_frame(
-        pd.DataFrame({
-            "day": "2026-01-01", "prompt_id": [f"p{i}" for i in range(n)], "text": texts, "category": "factual", "difficulty": "easy",
-            "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
-        }),
-        PROMPTS,
-    )  # fmt: skip
 
 
 def cpu_s() -> float:
@@ -128,32 +66,6 @@ def measured(into: list[Measured]) -> Iterator[None]:
     wall, cpu = time.perf_counter(), cpu_s()
     yield
     into.append(Measured(time.perf_counter() - wall, cpu_s() - cpu))
-
-
-def bare(url: str, frame: pd.DataFrame) -> None:
-    """What one writes without us: gather over a semaphore, on the same event loop. It keeps its texts in a list."""
-
-    async def run() -> list[str]:
-        from openai import AsyncOpenAI
-
-        gate = asyncio.Semaphore(CONCURRENCY)
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-
-            async def one(text: str, seed: int) -> str:
-                async with gate:
-                    answer = await client.chat.completions.create(
-                        model="stub-model",
-                        messages=[{"role": "user", "content": text}],
-                        temperature=0.7,
-                        top_p=1.0,
-                        seed=seed,
-                        max_tokens=48,
-                    )
-                return answer.choices[0].message.content or ""
-
-            return await asyncio.gather(*(one(text, seed) for text in frame["text"] for seed in range(K)))
-
-    assert len(in_a_loop(run)) == len(frame) * K
 
 
 def raw(url: str, frame: pd.DataFrame) -> None:
@@ -178,21 +90,6 @@ def raw(url: str, frame: pd.DataFrame) -> None:
             return await asyncio.gather(*(one(text, seed) for text in frame["text"] for seed in range(K)))
 
     assert len(in_a_loop(run)) == len(frame) * K
-
-
-@contextmanager
-def fresh_store() -> Iterator[Store]:
-    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store:
-        store.migrate()
-        yield store
-
-
-def ours(
-    store: Store, frame: pd.DataFrame, *urls: str, params: CompletionParams = PARAMS, asset: str = "bench", **calls: object
-) -> Generation:
-    backends = [OpenAICompatibleBackend("stub-model", url, timeout_s=30) for url in urls]
-    how = CallParams(**{"concurrency": CONCURRENCY, **PRICES, **calls})  # type: ignore[arg-type]
-    return ask_all(frame, backends, params, ledger=store.generation, calls=how, asset=asset)
 
 
 def rate(table: Table, n_prompts: int, repeats: int) -> None:
@@ -342,68 +239,6 @@ def anthropic(table: Table, n_prompts: int) -> None:
         judge(table, "anthropic, no faults", made, stub.counters(), spent[0].wall_s, store)
 
 
-def again(table: Table, n_prompts: int) -> None:
-    """A file with a fifth of its rows twice and a tenth of its prompts refused, k of each; killed half-way (-9) and started again.
-
-    As one writes it, what was made before the kill is paid again; of a refused prompt a second completion is paid that has no other to
-    stand beside. Each saving is measured by runs in processes of their own that have the ones before it, too.
-    """
-    sensitive = "Prompt number 1"  # and 1x, 1xx, …: about a ninth of all
-    texts = [str(text) for text in prompts(n_prompts)["text"]]
-    rows = [*texts[: n_prompts - n_prompts // 5], *texts[: n_prompts // 5]]
-    with tempfile.TemporaryDirectory() as folder, served(latency_s=0.01, refuses=sensitive) as stub:
-
-        def paid() -> float:
-            counted = stub.counters()
-            stub.reset()
-            return (counted.n_prompt_tokens * PRICES["prompt_price"] + counted.n_tokens * PRICES["completion_price"]) / 1e6
-
-        def kept(lines: Sequence[str]) -> pd.DataFrame:
-            path = Path(folder) / "prompts.jsonl"
-            path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-            drafts = read_drafts(read_rows(path), PromptParams(), Report())
-            return to_frame([(draft.prompt_id, draft) for _, draft in drafts], source="dataset", day="2026-01-01", seed=0)
-
-        def killed_and_again(frame: pd.DataFrame, least: int | None) -> float:
-            asked = {"url": stub.base_url, "frame": f"{folder}/frame.parquet", "least": least, "store": f"sqlite:///{folder}/{least}.db"}
-            frame.to_parquet(asked["frame"])
-            command = [sys.executable, __file__, "--concurrency", str(CONCURRENCY), "--once", json.dumps(asked)]
-            process = subprocess.Popen(command)
-            while stub.counters().n_calls < len(frame) * K // 2:
-                assert process.poll() is None, "it ended before it was killed: give it more prompts"
-                time.sleep(0.02)
-            process.kill()
-            process.wait()
-            subprocess.run(command, check=True)
-            return paid()
-
-        costs = {
-            "as one writes it": killed_and_again(pd.DataFrame({"text": rows}), None),
-            "with de-duplication": killed_and_again(kept(rows), None),
-            "with the cache, too": killed_and_again(kept(rows), 1),
-            "with early filtering of pairs, too": killed_and_again(kept(rows), 2),
-        }
-    usual = costs["as one writes it"]
-    where = f"{n_prompts:,} rows, a fifth twice, a ninth refused, x {K}, killed (-9) half-way"
-    for name, cost in costs.items():
-        less = 1 - cost / usual
-        is_all = name == list(costs)[-1]
-        limit = (">= 30 % less",) if is_all else ()
-        table.row(where, f"billed by the STUB, {name}", f"{cost:.4f}, {less:.0%} less", *limit, passed=less >= SAVED if is_all else None)
-
-
-def once(asked: str) -> None:
-    """The other process: all of a file, without us or with."""
-    told = json.loads(asked)
-    frame = pd.read_parquet(told["frame"])
-    if told["least"] is None:
-        bare(told["url"], frame)
-        return
-    with Store.open(told["store"], organization="o", project="p") as store:
-        store.migrate()
-        ours(store, frame, told["url"], params=PARAMS.model_copy(update={"least_per_prompt": told["least"]}))
-
-
 def a_day(table: Table, n_samples: int) -> None:
     """Samples through prompts, completions and comparisons, on two cores."""
     day, k = "2026-01-01", 4
@@ -416,28 +251,6 @@ def a_day(table: Table, n_samples: int) -> None:
     a_day_s = n_samples / seconds * 86_400
     measured_ = f"{n_samples / seconds:.0f}/s, {len(pairs):,} comparisons, {a_day_s:,.0f} a day"
     table.row(f"{n_samples:,} samples, {cores}", "prompts to comparisons", measured_, "> 10,000 a day", passed=a_day_s > A_DAY)
-
-
-def memory(table: Table, n_prompts: int) -> None:
-    """Peaks of processes of their own, one with a hundred times the prompts; of a provider ten times, for its answers take their time."""
-    with served(latency_s=0.0) as stub:
-        for times, backend, url in ((100, "template", ""), (10, "a provider", stub.base_url)):
-            held = [f"{n},{url}" for n in (n_prompts, n_prompts * times)]
-            peaks = [int(subprocess.check_output([sys.executable, __file__, "--hold", asked], text=True)) for asked in held]
-            limit = 1.3 * peaks[0] + 100
-            where = f"{n_prompts * times:,} prompts x {K} instead of {n_prompts:,}, backend {backend}"
-            table.row(where, "peak RSS", f"{peaks[1]} MB instead of {peaks[0]} MB", f"<= {limit:.0f} MB", passed=peaks[1] <= limit)
-
-
-def hold(asked: str) -> None:
-    """The other process: prints its peak in MB."""
-    n_prompts, _, url = asked.partition(",")
-    with fresh_store() as store:
-        if url:
-            ours(store, prompts(int(n_prompts)), url)
-        else:
-            ask_all(prompts(int(n_prompts)), [TemplateBackend()], PARAMS, ledger=store.generation)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def local(table: Table) -> None:
@@ -540,20 +353,9 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=1000, help="of the rate and of each fault")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--only", choices=["rate", "faults", "two_providers", "budget", "anthropic", "local", "day", "memory", "again"], help="one part"
+        "--only", choices=["rate", "faults", "two_providers", "budget", "anthropic", "local", "day", "memory", "saving"], help="one part"
     )
-    parser.add_argument("--concurrency", type=int, default=CONCURRENCY)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--hold", help=argparse.SUPPRESS)
-    parser.add_argument("--once", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.serve:
-        sys.exit(serve(asked.serve))
-    if asked.hold:
-        sys.exit(hold(asked.hold))
-    globals()["CONCURRENCY"] = asked.concurrency
-    if asked.once:
-        sys.exit(once(asked.once))
     table = Table()
     parts = {
         "rate": lambda: rate(table, asked.prompts, asked.repeats),
@@ -561,7 +363,7 @@ def main() -> int:
         "faults": lambda: faults(table, asked.prompts),
         "two_providers": lambda: two_providers(table, asked.prompts),
         "budget": lambda: budget(table),
-        "again": lambda: again(table, asked.prompts),
+        "saving": lambda: saving(table, asked.prompts),
         "day": lambda: a_day(table, asked.prompts * 2),
         "memory": lambda: memory(table, asked.prompts),
         "local": lambda: local(table),

@@ -2,11 +2,11 @@
 
     python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql+psycopg2://user@host/database]
 
-The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and have predictions, beside them lie a
-calibration log and feedback, and `rlhf serve` is asked over HTTP for each list: its first page, a page far behind, filtered ones, a search. What is
-counted off to the side (data quality, predictions beside their votes) is waited for first. Every answer must hold rows, but for the search for what
-nobody says. Progress and metrics are asked while somebody votes by the API without a pause; at the end each of those votes must be counted,
-once. The limits hold on an otherwise idle machine.
+The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and have predictions, beside them lie a calibration
+log and feedback, and `rlhf serve` is asked over HTTP for each list: its first page, a page far behind, filtered ones, a search. What is counted off
+to the side (data quality, predictions beside their votes) is waited for first. Every answer must hold rows, but for the search for what nobody says
+and the category that there is not. Progress and metrics are asked while somebody votes by the API without a pause; at the end each of those votes
+must be counted, once. The limits hold on an otherwise idle machine.
 """
 
 import argparse
@@ -30,16 +30,22 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 
 import numpy as np  # noqa: E402
 
-from benchmarks.bench_store import DAYS, FIRST, analysed, make_files, postgres_url  # noqa: E402
+from benchmarks.bench_store import DAYS, FIRST, RARE, analysed, make_files, postgres_url  # noqa: E402
 from benchmarks.bench_votes import Connection, our_votes  # noqa: E402
 from benchmarks.filled_store import fill  # noqa: E402
 from benchmarks.measuring import Table  # noqa: E402
-from benchmarks.web_server import annotator_token, opened, reader_token, serving  # noqa: E402
+from benchmarks.web_server import annotator_token, curator_token, opened, reader_token, serving  # noqa: E402
+from rlhf_pipeline.records import Category  # noqa: E402
+from rlhf_pipeline.web.paging import cursor_of  # noqa: E402
 
 P95_MS = 300.0
 REPEATS = 40
 SECONDS_TO_COUNT = 600
 NOBODY = "votes whose reason says what nobody says"
+ABSENT = "comparisons of a category that there is not"
+WITHOUT_ROWS = (NOBODY, f"{NOBODY}, to who judges first", ABSENT)
+CURATOR_JUDGED = 2_000  # comparisons
+FROM_THE_END = 100  # where a list's last pages begin
 ROW = re.compile(r'<article class="row|<tbody>\s*<tr')
 Asked = tuple[str, Callable[[], str]]
 
@@ -112,11 +118,13 @@ def cursors(connection: http.client.HTTPConnection, path: str, token: str, n_pag
 
 def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int) -> None:
     fill(url, folder / "home", files, n_votes)
-    token, voters_token = reader_token(url), annotator_token(url)
+    token, voters_token, curators_token = reader_token(url), annotator_token(url), curator_token(url, CURATOR_JUDGED)
     rng = random.Random(5)
     with opened(url) as store:
         analysed(store)
         annotators = store.votes.page(limit=50)["annotator_id"].tolist()
+        oldest = next(store.comparisons.stream(FROM_THE_END)).iloc[-1]
+    near_the_end = quote(cursor_of(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"])))
 
     def confidence() -> float:
         return rng.choice((0.55, 0.65, 0.75, 0.85))
@@ -141,6 +149,9 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
             ("votes too fast to have read", lambda: "/api/v1/votes?mark=too_fast"),
             ("comparisons", lambda: "/api/v1/comparisons"),
             ("comparisons, page 2 to 21", lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}"),
+            ("comparisons of a rare category", lambda: f"/api/v1/comparisons?category={RARE}"),
+            (ABSENT, lambda: "/api/v1/comparisons?category=poetry"),
+            ("comparisons of a category, the end", lambda: f"/api/v1/comparisons?category={Category.INSTRUCTION}&cursor={near_the_end}"),
             ("consensus", lambda: "/api/v1/consensus"),
             ("consensus, disputed", lambda: "/api/v1/consensus?state=disputed"),
             ("consensus by the annotator model", lambda: "/api/v1/consensus?method=joint_model"),
@@ -164,6 +175,13 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
             ("page /calibration/pairs", lambda: f"/calibration/pairs?bin={confidence()}"),
         ]
         tell(table, where, connection, token, asked, with_rows=True)
+        seen: list[Asked] = [
+            ("votes, to who judges first", lambda: "/api/v1/votes"),
+            ("votes of a day, to who judges first", lambda: f"/api/v1/votes?day={day()}"),
+            ("votes too fast to have read, to who judges first", lambda: "/api/v1/votes?mark=too_fast"),
+            (f"{NOBODY}, to who judges first", lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+        ]
+        tell(table, where, connection, curators_token, seen, with_rows=True)
         n_before = counted(connection, token)
         voter = Voter(address, voters_token)
         voter.start()
@@ -197,7 +215,7 @@ def tell(
         answers = [ask(connection, path(), token) for _ in range(REPEATS)]
         took = [seconds * 1000 for seconds, _ in answers]
         p50, p95 = float(np.median(took)), float(np.quantile(took, 0.95))
-        n_empty = sum(not has_rows(body) for _, body in answers) if with_rows and what != NOBODY else 0
+        n_empty = sum(not has_rows(body) for _, body in answers) if with_rows and what not in WITHOUT_ROWS else 0
         told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (f", {n_empty} of {REPEATS} without a row" if n_empty else "")
         table.row(where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty)
 

@@ -37,6 +37,7 @@ VOTES_PER_COMPARISON, PEOPLE, DAYS = 5, 3_796, 365
 FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 ROWS = 50_000  # of a row group
 REPEATS = 40
+RARE, RARE_EVERY = "rare", 5_000  # of so many pairs one is of that category
 WORDS = ("because", "people", "should", "never", "always", "think", "school", "money", "right", "wrong", "laws", "freedom")
 
 
@@ -56,6 +57,7 @@ def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
             "prompt": f"{n // 4}: {text()[:60]}?",
             "response_a": text(),
             "response_b": text(),
+            "category": RARE if n % RARE_EVERY == 0 else None,
         }
 
     def vote(n: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ the code of the reward models is the same. --registry keeps who opened the test 
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from rlhf_pipeline.config import silence_telemetry  # noqa: E402
 
 silence_telemetry()
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -41,58 +40,35 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.bench_real import CONVARG, FILES, RLHF  # noqa: E402
+from benchmarks.bench_real import FILES  # noqa: E402
 from benchmarks.looks import Looks, registry_option  # noqa: E402
 from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.real_debates import (  # noqa: E402
+    ANNOTATORS,
+    LABELS,
+    MAJORITY,
+    MEMBERS,
+    RECIPE,
+    SOFT,
+    VARIANTS,
+    Mean,
+    Real,
+    debates,
+    loaded,
+    told,
+)
 from benchmarks.trainer_runs import Run, Spec, run  # noqa: E402
 from rlhf_pipeline.calibration import calibration_metrics, ece_debiased, fit_calibrator  # noqa: E402
-from rlhf_pipeline.cli.context import Workspace  # noqa: E402
-from rlhf_pipeline.frames import COMPARISONS, concat  # noqa: E402
-from rlhf_pipeline.reward_model import TransformerRewardModel, load_reward_model, preference_probability  # noqa: E402
+from rlhf_pipeline.reward_model import TransformerRewardModel, preference_probability  # noqa: E402
 from rlhf_pipeline.reward_model.judging import margins_of  # noqa: E402
-from rlhf_pipeline.reward_model.labels import with_soft_labels  # noqa: E402
-from rlhf_pipeline.votes import (  # noqa: E402
-    PairParams,
-    gold_ceiling,
-    gold_pairs,
-    interval_of_mean,
-    joint_model,
-    open_test_split,
-    preference_pairs,
-)
 
 Floats = npt.NDArray[np.float64]
 
 PARTS = ("quality", "cost", "scoring", "gloo", "cuda")
 ON_VOTES = ("debates", "quality", "cost", "scoring")
-FOLDS = 3  # of three or four debates each
 BAR_ACCURACY, BAR_ECE, BAR_COST, BAR_SCORING, BAR_SAME, BAR_GLOO = 0.84, 0.05, 1 / 3, 4.0, 1e-3, 1e-4
-# What training takes; `--part debates` compares other recipes, without a test pair.
-RECIPE: dict[str, Any] = {"steps": 50, "texts_per_batch": 12, "texts_per_prompt": 4, "frozen_layers": 1, "learning_rate": 1e-4}
-SOFT, ALL, MAJORITY, ANNOTATORS = "shares of votes", "shares of votes, all pairs", "majority as if certain", "the annotator model's labels"
-LABELS: dict[str, dict[str, Any]] = {
-    SOFT: {"label": "votes", "loss": "soft"},
-    ALL: {"label": "votes", "loss": "soft"},
-    MAJORITY: {"label": "majority", "loss": "bradley_terry"},
-    ANNOTATORS: {"label": "annotators", "loss": "soft"},
-}
-CHOSEN = ANNOTATORS  # by `--part debates`: the highest accuracy on debates that were left out, of what takes no more than RECIPE's steps
+CHOSEN = ANNOTATORS  # by `--part debates`: the highest accuracy on debates that were left out
 JUDGED = tuple(dict.fromkeys((CHOSEN, SOFT, MAJORITY)))
-# By name: what is learnt, and what differs from the recipe.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "recipe": (SOFT, {}),
-    ALL: (ALL, {}),
-    ANNOTATORS: (ANNOTATORS, {}),
-    MAJORITY: (MAJORITY, {}),
-    "160 steps": (SOFT, {"steps": 160}),
-    f"{ALL}, 160 steps": (ALL, {"steps": 160}),
-    f"{ALL}, one prompt a batch, nothing frozen, 160 steps": (ALL, {"steps": 160, "texts_per_prompt": 12, "frozen_layers": 0}),
-    "nothing frozen": (SOFT, {"frozen_layers": 0}),
-    "half of the layers frozen": (SOFT, {"frozen_layers": 3}),
-    "one prompt a batch": (SOFT, {"texts_per_prompt": 12}),
-    "half the learning rate": (SOFT, {"learning_rate": 5e-5}),
-    "head by a probe": (SOFT, {"start_from_probe": True}),
-}
 # Thresholds that were tried: 0.73, as much as preferring the longer text finds on the calib debates (0.731), which either trainer had learnt
 # at its first evaluation; 0.76, which neither held twice in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest
 # hundredth that TRL was seen to hold there (after 110 s, seed 0, on the known right choices). It was set by the calib debates alone.
@@ -107,85 +83,23 @@ TRL: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Real:
-    """convarg's comparisons and votes, and files of pairs to train and to judge on. The test pairs come through one door, on record."""
-
-    def __init__(self, data: Path, runs: Path, looks: Looks) -> None:
-        self.looks = looks
-        home = runs / "home"
-        store = Workspace(Settings(home=home, project="real")).store if (home / "imported").exists() else _imported(data, home)
-        comparisons = concat(store.comparisons.stream(), COMPARISONS)
-        self.comparisons = comparisons[comparisons["source"] == CONVARG].reset_index(drop=True)
-        self.votes = store.votes.on(self.comparisons["comparison_id"].tolist())
-        self.gold = gold_pairs(self.comparisons)
-        self.folder = runs
-        voted = preference_pairs(self.votes, self.comparisons, PairParams(keep_even_splits=True, keep_only_ties=True))
-        sided = preference_pairs(self.votes, self.comparisons)
-        self.voted = self.kept("voted", voted[voted["split"] == "train"])
-        self.sided = self.kept("sided", sided[sided["split"] == "train"])
-        self.one_vote = self.kept("one-vote", sided[sided["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0))
-        train = comparisons_of(self.comparisons, "train")
-        self.soft = self.kept("annotators", labelled(train, self.votes, ANNOTATORS))
-        self.calib = self.kept("calib", self.gold[self.gold["split"] == "calib"])
-
-    def kept(self, name: str, pairs: pd.DataFrame) -> str:
-        path = self.folder / f"{name}.parquet"
-        pairs.reset_index(drop=True).to_parquet(path)
-        return str(path)
-
-    def train_pairs(self, label: str) -> str:
-        """What each of LABELS learns from: pairs with a majority, or all, those evenly split or tied as halves. The annotator model knows
-        the votes of the train split alone."""
-        return {ALL: self.voted, ANNOTATORS: self.soft}.get(label, self.sided)
-
-    def open_test(self, model: str, purpose: str) -> pd.DataFrame:
-        """The test pairs, for this model; the same for every one."""
-        return open_test_split(self.gold, model=model, purpose=purpose, record=self.looks.record)
-
-    @property
-    def ceiling(self) -> str:
-        """How often one vote on these comparisons is the known right choice, with its interval: beside every accuracy against that."""
-        return str(gold_ceiling(self.votes, self.comparisons))
-
-
-def _imported(data: Path, home: Path) -> Any:
-    for kind, more in (("comparisons", []), ("votes", ["--no-replay"])):
-        command = [RLHF, "import", kind, str((data / FILES[kind]).absolute()), "--project", "real", *more]
-        done = subprocess.run(command, env=os.environ | {"RLHF_HOME": str(home)}, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"rlhf import {kind} failed:\n{done.stdout}{done.stderr}")
-    (home / "imported").touch()
-    return Workspace(Settings(home=home, project="real")).store
-
-
-def told(values: list[float], digits: int = 3) -> str:
-    return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
-
-
-class Ensemble:
-    """Fitted models whose mean is the score: what `n_members` fits, put together from single runs."""
-
-    def __init__(self, models: list[TransformerRewardModel]) -> None:
-        self.models = models
-
-    @property
-    def weights_hash(self) -> str:
-        return "+".join(model.weights_hash[:12] for model in self.models)
-
-    def score(self, prompts: Any, completions: Any, *, progress: Any = None) -> Floats:
-        return np.mean([model.score(prompts, completions) for model in self.models], axis=0)
-
-
 def quality(real: Real, seeds: int, limits: Limits) -> None:
     runs: dict[str, list[Run]] = {}
+    members = {name: MEMBERS.get(name, (name,)) for name in JUDGED}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name in JUDGED:
-            specs = [Spec(RECIPE | LABELS[name] | {"seed": seed}, real.train_pairs(name), real.calib, None, 30.0) for seed in range(seeds)]
-            runs[name] = list(pool.map(lambda spec: run(spec, real.folder), specs))
-            print(f"trained by {name}: {told([one.cpu_s for one in runs[name]], 0)} CPU s", flush=True)
+        for label in dict.fromkeys(label for of in members.values() for label in of):
+            specs = [
+                Spec(RECIPE | LABELS[label] | {"seed": seed}, real.train_pairs(label), real.calib, None, 30.0) for seed in range(seeds)
+            ]
+            runs[label] = list(pool.map(lambda spec: run(spec, real.folder), specs))
+            print(f"trained by {label}: {told([one.cpu_s for one in runs[label]], 0)} CPU s", flush=True)
     calib = pd.read_parquet(real.calib)
-    models = {name: [_loaded(one) for one in of] for name, of in runs.items()}
-    judged = {name: [_calibrated(model, calib) for model in ([*of, Ensemble(of)] if seeds > 1 else of)] for name, of in models.items()}
+    cpu_s = {name: [sum(runs[label][seed].cpu_s for label in of) for seed in range(seeds)] for name, of in members.items()}
+    models: dict[str, list[Any]] = {}
+    for name, of in members.items():
+        each = [[loaded(runs[label][seed]) for label in of] for seed in range(seeds)]
+        models[name] = [one[0] if len(one) == 1 else Mean(one) for one in each]
+    judged = {name: [_calibrated(model, calib) for model in ([*of, Mean(of)] if seeds > 1 else of)] for name, of in models.items()}
     rows: list[tuple[object, ...]] = []
     single: dict[str, list[dict[str, float]]] = {}
     for name, of in judged.items():
@@ -194,12 +108,12 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
             test = real.open_test(f"{name}: {model.weights_hash}", "quality of fine-tuned models")
             found.append(_measured(model, calibrator, test) | {"calib": float((margins_of(model, calib) > 0).mean())})
         single[name] = found[:seeds]
-        rows.append((name, *(told([one[key] for one in single[name]]) for key in MEASURES), told([one.cpu_s for one in runs[name]], 0)))
+        rows.append((name, *(told([one[key] for one in single[name]]) for key in MEASURES), told(cpu_s[name], 0)))
         rows += [(f"{name}, mean of the {seeds} scores", *(f"{one[key]:.3f}" for key in MEASURES), "") for one in found[seeds:]]
     longer = np.sign(test["chosen"].str.len() - test["rejected"].str.len())
     rows.append(("longer wins", f"{(0.5 + 0.5 * longer).mean():.3f}", "", "", "", "", ""))
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
-    pairs = {name: len(pd.read_parquet(real.train_pairs(name))) for name in JUDGED}
+    pairs = {label: len(pd.read_parquet(real.train_pairs(label))) for label in runs}
     print("\nTraining pairs: " + ", ".join(f"{name} {n:,}" for name, n in pairs.items()))
     table(
         f"Fine-tuned MiniLM on convarg's test debates, {len(test)} pairs of {test['prompt_id'].nunique()} prompts; {seeds} seeds: median [range]",
@@ -243,12 +157,6 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
 MEASURES = ("accuracy", "raw", "calibrated", "log_loss", "calib")
 
 
-def _loaded(one: Run) -> TransformerRewardModel:
-    model = load_reward_model(Path(one.folder))
-    assert isinstance(model, TransformerRewardModel)
-    return model
-
-
 def _calibrated(model: Any, calib: pd.DataFrame) -> tuple[Any, Any]:
     return model, fit_calibrator(calib, model)[0]
 
@@ -270,76 +178,6 @@ def _measured(model: Any, calibrator: Any, test: pd.DataFrame) -> dict[str, floa
     }
 
 
-def debates(real: Real, seeds: int, n_variants: int) -> None:
-    """The first `n_variants`; a debate's own votes teach nothing about it, the annotator model is fitted without them too."""
-    comparisons = real.comparisons[real.comparisons["split"] != "test"]
-    debate = comparisons.set_index("comparison_id")["split_group"]
-    fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
-    gold = real.gold[real.gold["split"] != "test"]
-    groups = gold["comparison_id"].map(debate).to_numpy()
-    left_out = gold["comparison_id"].map(debate).map(fold).to_numpy()
-    variants = dict(list(VARIANTS.items())[:n_variants])
-    specs: dict[tuple[str, int, int], Spec] = {}
-    for k in range(FOLDS):
-        inside = comparisons[comparisons["split_group"].map(fold) != k]
-        held_out = real.kept(f"debates-held-out-{k}", gold[left_out == k])
-        train = {label: real.kept(f"debates-train-{k}-{i}", labelled(inside, real.votes, label)) for i, label in enumerate(LABELS)}
-        for name, (label, changes) in variants.items():
-            for seed in range(seeds):
-                specs[name, seed, k] = Spec(RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = dict(zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True))
-    margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
-    for (name, seed, k), one in runs.items():
-        margins[name][seed, left_out == k] = margins_of(_loaded(one), gold[left_out == k])
-    right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}  # of the seeds, for each pair
-    beside = right[next(iter(variants))]
-    rows = []
-    for name, of in margins.items():
-        rows.append(
-            (
-                name,
-                interval_of_mean(right[name], groups=groups),
-                told([float((one > 0).mean()) for one in of]),
-                "-" if right[name] is beside else interval_of_mean(100 * (right[name] - beside), groups=groups),
-                f"{(of.mean(axis=0) > 0).mean():.3f}",
-                f"{np.logaddexp(0, -of).mean():.3f}",
-                f"{sum(one.cpu_s for (variant, _, _), one in runs.items() if variant == name):.0f}",
-            )
-        )
-    longer = np.sign(gold["chosen"].str.len() - gold["rejected"].str.len())
-    rows.append(("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "", "", "", "", ""))
-    mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
-    rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", "", ""))
-    table(
-        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(fold)} debates), mean of {seeds} seeds",
-        (
-            "training",
-            "accuracy (its ceiling below)",
-            "by seed",
-            "points beside the first",
-            "mean of the seeds' scores",
-            "log loss",
-            "CPU s of all",
-        ),
-        rows,
-    )
-    print(f"\nChosen by these debates: {max(right, key=lambda name: right[name].mean())}")
-
-
-def comparisons_of(comparisons: pd.DataFrame, split: str) -> pd.DataFrame:
-    return comparisons[comparisons["split"] == split]
-
-
-def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
-    """The pairs to learn from by a label; what the annotator model says of them rests on the votes on these comparisons alone."""
-    mine = votes[votes["comparison_id"].isin(comparisons["comparison_id"])]
-    if label in (SOFT, MAJORITY):
-        return preference_pairs(mine, comparisons)
-    voted = preference_pairs(mine, comparisons, PairParams(keep_even_splits=True, keep_only_ties=True))
-    return with_soft_labels(voted, joint_model(mine, comparisons).labels) if label == ANNOTATORS else voted
-
-
 def cost(real: Real, seeds: int, limits: Limits) -> None:
     found: dict[str, list[Run]] = {"shared text": [], "TRL, its defaults": []}
     for seed in range(seeds):
@@ -350,7 +188,7 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
             print(f"seed {seed}, {name}: {one.to_quality_s:.0f} CPU s, reached: {one.reached}, {last}, {one.peak_gb:.2f} GB", flush=True)
 
     def on_test(name: str, one: Run) -> float:
-        model = _loaded(one)
+        model = loaded(one)
         test = real.open_test(f"{name}, until {THRESHOLD} of calib: {model.weights_hash}", "quality reached at that cost")
         return float((margins_of(model, test) > 0).mean())
 
@@ -402,7 +240,7 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
     from rlhf_pipeline.reward_model.network import build_network, padded
 
     torch.set_num_threads(1)
-    pairs = pd.concat([pd.read_parquet(path) for path in (real.sided, real.calib)])
+    pairs = pd.concat([pd.read_parquet(path) for path in (real.train_pairs(SOFT), real.calib)])
     texts = sorted({*zip(pairs["prompt"], pairs["chosen"], strict=True), *zip(pairs["prompt"], pairs["rejected"], strict=True)})
     model = TransformerRewardModel()
     model.networks_ = [build_network(model.encoder.folder, model.params, seed=0)]

@@ -17,7 +17,7 @@ import pandas as pd
 import psutil
 
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotationRules, Role, utc_now
+from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, NewVote, Role, utc_now
 from rlhf_pipeline.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +61,26 @@ def reader_token(url: str) -> str:
 def annotator_token(url: str) -> str:
     """A token of somebody who votes."""
     return _token(url, "Voter", Role.ANNOTATOR)
+
+
+def curator_token(url: str, n_judged: int) -> str:
+    """A token of somebody who reads others' votes on what they judged alone, which lies all over the project."""
+    token = _token(url, "Curator", Role.CURATOR)
+    with opened(url) as store:
+        curator = store.users.with_email("curator@bench.test")
+        assert curator is not None
+        ids = store.comparisons.offerable()
+        judged = ids[:: max(1, len(ids) // n_judged)][:n_judged]
+        store.votes.cast_many(
+            [
+                NewVote(
+                    comparison_id=one, annotator_id=curator.user_id, annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, strength=1,
+                    voted_at=utc_now(), origin="api", idempotency_key=f"curator/{one}",
+                )
+                for one in judged
+            ]
+        )  # fmt: skip
+    return token
 
 
 def _token(url: str, name: str, role: Role) -> str:

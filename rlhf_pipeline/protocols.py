@@ -122,6 +122,7 @@ class Turn:
     n_open: int | None = None  # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
     n_leased: int | None = None
     due_s: float | None = None  # until the next of them may be tried again
+    late: Sequence[int] = ()  # items whose failure does not count: their claim had ended, and others may be asking for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,9 @@ class WorkLedger(Protocol):
     def stop(
         self, run_id: str, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, *, above: int | None = None
     ) -> Iterable[int]:
-        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`, uncalled. Told item by item, as it is done."""
+        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`, uncalled. Told item by item, as it is done.
+
+        With `above`, what the cache answers stays open: the next turn takes it, for nothing."""
         ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:

@@ -88,7 +88,7 @@ def _run_key(project: str, days: str, seq: int) -> str:
 def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.RunRequest]:
     """One run per stretch of neighbouring days: an import of months is a few runs, not hundreds."""
     requests = []
-    for stretch in _stretches(sorted(due)):
+    for stretch in stretches(sorted(due)):
         seq = max(due[day]["seq"] for day in stretch)
         config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
         first, last = stretch[0], stretch[-1]
@@ -100,14 +100,15 @@ def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.Run
     return requests
 
 
-def _stretches(days: list[str]) -> list[list[str]]:
-    stretches: list[list[str]] = []
+def stretches(days: list[str]) -> list[list[str]]:
+    """Neighbouring days together; `days` in order."""
+    found: list[list[str]] = []
     for day in days:
-        if stretches and date.fromisoformat(day) - date.fromisoformat(stretches[-1][-1]) == timedelta(days=1):
-            stretches[-1].append(day)
+        if found and date.fromisoformat(day) - date.fromisoformat(found[-1][-1]) == timedelta(days=1):
+            found[-1].append(day)
         else:
-            stretches.append([day])
-    return stretches
+            found.append([day])
+    return found
 
 
 def _news(store: Store, day: Any, seq: int) -> dg.AssetMaterialization:

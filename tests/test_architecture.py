@@ -172,3 +172,22 @@ def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
     script = f"import sys; import definitions; print(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
     loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     assert loaded == ""
+
+
+GENERATES = {"generate", "complete", "stream", "call", "generate_batch"}  # methods of policies, models and backends
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "assets").rglob("*.py")), *sorted((LIBRARY / "evaluation").rglob("*.py"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_assets_generate_through_the_engine_alone(path: Path) -> None:
+    """What is written around it stands in no ledger, is paid for again and knows no budget."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        assert method not in GENERATES, f"{path.name}:{node.lineno} calls .{method}() itself: ask rlhf_pipeline.completions with a ledger"
+        asks = getattr(node.func, "id", "") in {"BackendTexts", "evaluate", "outcomes", "answers"}
+        assert not asks or any(keyword.arg == "ledger" for keyword in node.keywords), f"{path.name}:{node.lineno} names no ledger"

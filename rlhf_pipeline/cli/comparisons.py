@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.vote import voter
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.web.offers import may_be_asked
 
 ACTOR = "rlhf comparisons"
 
@@ -28,16 +30,22 @@ def offer(
     all_unvoted: Annotated[bool, typer.Option("--all-unvoted", help="All that nobody judged yet.")] = False,
     ids: Ids = None,
     overlap: Annotated[int | None, typer.Option(min=1, max=9, help="People who judge each; default as the rules say.")] = None,
+    annotator: Annotated[str | None, typer.Option(help="E-mail address of the one person who is to judge them; default anybody.")] = None,
     priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Lower is dealt first.")] = 0,
 ) -> None:
     """Ask people about comparisons. Repeating it adds nothing; more overlap adds judgements; repeats and flagged ones are left out."""
     if sum((day is not None, all_unvoted, ids is not None)) != 1:
         raise ConfigurationError("Say which comparisons: exactly one of --day, --all-unvoted and --ids.")
+    if annotator is not None and overlap is not None:
+        raise ConfigurationError("--overlap is how many people judge each, and --annotator names one. Leave one of them out.")
     workspace = Workspace.here()
     workspace.store.migrate()
     of_day = None if day is None else day.date().isoformat()
     wanted = workspace.store.comparisons.offerable(day=of_day, unvoted_only=all_unvoted) if ids is None else _split(ids)
-    typer.echo(offered(workspace, wanted, overlap=overlap, priority=priority))
+    if annotator is not None:
+        typer.echo(_asked(workspace, annotator, wanted, priority=priority))
+    else:
+        typer.echo(offered(workspace, wanted, overlap=overlap, priority=priority))
 
 
 @app.command("withdraw")
@@ -56,6 +64,15 @@ def offered(workspace: Workspace, comparison_ids: Sequence[str], *, overlap: int
     return (
         f"{len(comparison_ids):,} comparisons offered to {people} {'person' if people == 1 else 'people'} each: {n:,} new judgements wanted"
     )
+
+
+def _asked(workspace: Workspace, email: str, comparison_ids: Sequence[str], *, priority: int) -> str:
+    """Offer them to one person; in words, what is new. Raises ConfigurationError for whom no card is dealt."""
+    user = voter(workspace, email)
+    if not may_be_asked(user):
+        raise ConfigurationError(f"{user.email} is a program, and cards are dealt to people. Name a person.")
+    n = workspace.store.assignments.ask(user.user_id, comparison_ids, priority=priority, actor=ACTOR)
+    return f"{len(comparison_ids):,} comparisons offered to {user.email}: {n:,} new judgements wanted"
 
 
 def _split(ids: str) -> list[str]:

@@ -17,7 +17,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.cli.serve import is_free
+from rlhf_pipeline.cli.serve import free_port
 from rlhf_pipeline.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -33,7 +33,7 @@ def dev(
     """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
     workspace = Workspace.here()
     for port, option in ((web_port, "--web-port"), (dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
-        if not is_free(HOST, port):
+        if free_port(HOST, port) is None:
             raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
     initialise(workspace)
     environ = _environ(workspace, mlflow_port)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -85,6 +86,9 @@ def generate(
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
     n_calls = _write_log(workspace.store.generation.calls(made.run_id), folder / LOG)
+    if made.unheard is not None and not isinstance(made.unheard, BrokenPipeError):  # who closed a pipe knows
+        why = f"{type(made.unheard).__name__}: {made.unheard}"
+        typer.secho(f"Not every text was shown ({why}); all of them are in {folder}.", fg=typer.colors.YELLOW, err=True)
     _tell(made, folder, n_calls)
 
 
@@ -106,6 +110,8 @@ def _prompts(path: Path) -> pd.DataFrame:
 
 def _printer() -> Any:
     """Prints pieces of streams as they come: one prompt's after its number, where several run side by side."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter
     lock, last = threading.Lock(), [-1]
 
     def heard(item_no: int, piece: str | None) -> None:

@@ -84,7 +84,7 @@ def sources() -> None:
 
 
 def _texts(settings: Settings) -> BackendTexts:
-    """What the backend writes; of a provider through the work ledger, where it is counted."""
+    """What the backend writes, through the work ledger, where it is counted."""
     workspace = Workspace(settings)
     workspace.store.migrate()
     backend = workspace.champions.backend(settings)

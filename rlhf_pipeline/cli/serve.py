@@ -1,5 +1,6 @@
 """`rlhf serve`: the web app where people vote, and its API. Knows how it is started and what runs beside it; the app is rlhf_pipeline/web."""
 
+import signal
 import socket
 import threading
 from typing import Annotated
@@ -10,6 +11,7 @@ from rlhf_pipeline import web
 from rlhf_pipeline.cli.audit import drop
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.listening import announced
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 
 ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor a day
@@ -17,16 +19,17 @@ ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor 
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on. Beyond loopback put a proxy with TLS before it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")] = 8080,
 ) -> None:
     """Start the web app and its API; the first start makes an admin and prints a link that logs its first visitor in, once."""
-    if not is_free(host, port):
+    found = free_port(host, port)
+    if found is None:
         raise ConfigurationError(f"Port {port} on {host} is taken, or not to be had. Choose another with --port.")
     workspace = Workspace.here()
     prepare(workspace)
     settings = workspace.settings
     if "web_url" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"web_url": f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"})
+        settings = settings.model_copy(update={"web_url": _address(host, found)})
     typer.echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
     link = web.first_admin(workspace.store, settings)
     if link is not None:
@@ -34,22 +37,36 @@ def serve(
     ended = threading.Event()
     anchoring = threading.Thread(target=_drop_anchors, args=(workspace, ended), name="anchors", daemon=True)
     anchoring.start()
+    # A service manager's stop is a Ctrl-C: the server ends in order either way, and so must what stands beside it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        web.serve(settings, workspace.store, host=host, port=port)
+        with announced(settings.home, settings.web_url):
+            web.serve(settings, workspace.store, host=host, port=found)
     finally:
         ended.set()
         anchoring.join(10)
 
 
-def is_free(host: str, port: int) -> bool:
+def free_port(host: str, port: int) -> int | None:
+    """`port`, or any where it is 0; None where it is taken, or the host not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
-            return False
-    return True
+            return None
+        return int(probe.getsockname()[1])
+
+
+def _address(host: str, port: int) -> str:
+    """Where whoever sits at this machine reaches a server that listens there.
+
+    >>> _address("0.0.0.0", 8080), _address("::", 8080)
+    ('http://127.0.0.1:8080', 'http://[::1]:8080')
+    """
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def _drop_anchors(workspace: Workspace, ended: threading.Event) -> None:

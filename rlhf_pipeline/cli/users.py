@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.listening import web_address
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.permissions import Permission, permissions_of
@@ -142,7 +143,7 @@ def _found(workspace: Workspace, email: str) -> User:
 
 def _tell_link(workspace: Workspace, user: User) -> None:
     secret, _ = workspace.store.tokens.issue(user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR)
-    typer.echo(f"login link, once, within 24 hours: {workspace.settings.web_url.rstrip('/')}/login?token={secret}")
+    typer.echo(f"login link, once, within 24 hours: {web_address(workspace.settings).rstrip('/')}/login?token={secret}")
 
 
 def _told(user: User) -> str:

@@ -159,7 +159,7 @@ def vote(
     """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the page. `?` shows the keys."""
     workspace = Workspace.here()
     workspace.store.migrate()
-    user = _annotator(workspace, annotator)
+    user = voter(workspace, annotator)
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
         typer.echo(KEYS)
@@ -173,7 +173,7 @@ def vote(
         write_votes(workspace, export)
 
 
-def _annotator(workspace: Workspace, email: str) -> User:
+def voter(workspace: Workspace, email: str) -> User:
     """Raises ConfigurationError for somebody who may not vote."""
     user = workspace.store.users.with_email(email)
     if user is None or user.disabled_at is not None:

@@ -10,24 +10,26 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, provider_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.results import answers
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
     billing_of,
     completed,
     count_of,
+    error_of,
     events,
     lost,
+    opened,
     parsed,
     part_of,
     rest_of,
     text_of,
     transport_errors,
 )
-from rlhf_pipeline.completions.workers import answers
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -36,10 +38,6 @@ if TYPE_CHECKING:
 ADDRESS = "https://api.anthropic.com/v1"
 VERSION = "2023-06-01"  # of the API: https://docs.anthropic.com/en/api/versioning
 REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "refusal": "refusal"}
-CURES = {
-    "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
-    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
-}
 
 
 class AnthropicBackend:
@@ -102,12 +100,8 @@ class AnthropicBackend:
         """Of this event loop: connections belong to the loop they were made in."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
-            import httpx2
-
             headers = {"x-api-key": self._secret, "anthropic-version": VERSION, "content-type": "application/json"}
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-            client = httpx2.AsyncClient(headers=headers, timeout=self.timeout_s, limits=limits, follow_redirects=False)
-            self._open = (loop, client)
+            self._open = (loop, opened(self.base_url, self.timeout_s, headers))
         return self._open[1]
 
     def _content(self, request: CompletionRequest, *, stream: bool) -> bytes:
@@ -125,7 +119,7 @@ class AnthropicBackend:
 
     @property
     def _address(self) -> str:
-        return f"{self.base_url.rstrip('/')}/messages"
+        return f"{self._where.rstrip('/')}/messages"
 
     async def _whole(self, request: CompletionRequest) -> Reply:
         answer = await self._client().post(self._address, content=self._content(request, stream=False))
@@ -135,6 +129,8 @@ class AnthropicBackend:
         return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
+        if error := error_of(found):  # behind a status of 200
+            return self._failed(status_of(error), headers, error)
         blocks = found.get("content")
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
             return fault("garbled", f"{self._where} did not send a message but {told(found, self._secret)!r}", status=status)
@@ -176,26 +172,20 @@ class AnthropicBackend:
                         raise Unreadable("garbled", "streamed a piece of text without text")
                     heard(text_of(delta, "text"))
                 reason = delta.get("stop_reason") or reason
-                if event.get("type") == "error":  # within a stream whose status was 200
-                    return self._refused(529, answer.headers, json.dumps(event).encode(), partial="".join(partial) or None)
+                if error := error_of(event):  # within a stream whose status was 200
+                    return self._failed(status_of(error), answer.headers, error, partial="".join(partial) or None)
         text = "".join(partial)
         if reason is None:
             return fault("cut", f"{self._where} ended its stream without a stop reason", partial=text or None)
         self.has_answered = True
         return self._judged(text, reason, usage, answer.status_code, answer.headers)
 
-    def _refused(self, status: int, headers: Mapping[str, str], content: bytes, *, partial: str | None = None) -> Reply:
+    def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
         found = parsed(content, "", self._where, self._secret)
-        error = found.get("error") if isinstance(found, dict) else None
-        error = error if isinstance(error, dict) else {}
-        said = error.get("message") or content.decode("utf-8", "replace")
-        code = error.get("type")
-        where = f"{self._where}: {told(said, self._secret)}"
-        reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
-        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
-        if reply.closes:
-            return replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
-        return reply if partial is None else replace(reply, partial=partial, billing="unknown")
+        return self._failed(status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")})
+
+    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], *, partial: str | None = None) -> Reply:
+        return refused_by(self.model, self._where, status, headers, error, self._secret, partial=partial)
 
     @property
     def _secret(self) -> str:

@@ -58,6 +58,26 @@ def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
     return content_hash("completion", KEY_VERSION, whose, request.system, request.prompt, sampling)
 
 
+def item_of(
+    backend: CompletionBackend, request: CompletionRequest, calls: CallParams, *, item_no: int, position: int, key: str
+) -> WorkItem:
+    """A request as the ledger keeps it."""
+    provider, model = lane_of(backend)
+    is_hosted = isinstance(backend, HostedBackend)
+    return WorkItem(
+        item_no=item_no,
+        position=position,
+        prompt_id=request.prompt_id,
+        provider=provider,
+        model=model,
+        sample_index=request.sample_index,
+        params=sampling_of(request),
+        cache_key=key,
+        reserve=calls.most(request) if is_hosted else 0,
+        is_metered=is_hosted,
+    )
+
+
 def sampling_of(request: CompletionRequest) -> str:
     """How it is sampled, as the ledger keeps it."""
     return json.dumps({"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed, "max_tokens": request.max_tokens})
@@ -118,20 +138,8 @@ class Asked:
 
     def _item(self, item_no: int) -> WorkItem:
         backend, request = self.backend(item_no), self._request(item_no)
-        lane = lane_of(backend)
-        is_hosted = isinstance(backend, HostedBackend)
-        return WorkItem(
-            item_no=item_no,
-            position=self._position(item_no, backend, request),
-            prompt_id=request.prompt_id,
-            provider=lane[0],
-            model=lane[1],
-            sample_index=request.sample_index,
-            params=sampling_of(request),
-            cache_key=self.keys[item_no],
-            reserve=self._calls.most(request) if is_hosted else 0,
-            is_metered=is_hosted,
-        )
+        position = self._position(item_no, backend, request)
+        return item_of(backend, request, self._calls, item_no=item_no, position=position, key=self.keys[item_no])
 
     def _position(self, item_no: int, backend: CompletionBackend, request: CompletionRequest) -> int:
         if getattr(backend, "likes_equal_lengths", False):

@@ -63,6 +63,26 @@ def attempt_of(
     )
 
 
+def attempt_unread(item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float) -> Attempt:
+    """Of a call whose reply could not be taken: it was made, and is counted at its worst. What came of it is asked for again."""
+    return Attempt(
+        item_no=item.item_no,
+        provider=item.provider,
+        model=item.model,
+        cache_key=item.cache_key,
+        started_at=started_at,
+        latency_ms=latency_ms,
+        outcome="retryable",
+        kind="cancelled",
+        becomes="open",
+        is_fault=False,
+        billing="none" if reply.billing == "none" else "unknown",
+        status=reply.status,
+        cost=0 if reply.billing == "none" else item.reserve,
+        error=f"This side could not take the reply ({reply.kind}), and the run was ended; what it costs is not known.",
+    )
+
+
 def attempt_here(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
     """Of what a backend on this machine made."""
     result = _judged(result)

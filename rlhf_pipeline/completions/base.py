@@ -18,7 +18,7 @@ class CompletionRequest(Record):
     temperature: float = Field(ge=0, description="0 asks for the most likely completion, whatever the seed")
     top_p: float = Field(gt=0, le=1)
     sample_index: int = Field(ge=0)
-    seed: int = Field(ge=0, lt=2**31)
+    seed: int = Field(ge=0, lt=2**63, description="below 2**31 for a provider; on this machine torch takes more")
     max_tokens: int = Field(ge=1)
     system: str | None = Field(default=None, description="what a provider is told before the prompt")
 

@@ -6,10 +6,13 @@ holding some has made, and may be billed for, nothing that is not found again.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import TypeVar
 
@@ -26,6 +29,18 @@ from rlhf_pipeline.records import utc_now
 T = TypeVar("T")
 Named = dict[str, Claim]  # by its name in batches: an attempt that failed is asked for under another than the one before it
 AT_ONCE = 500  # claimed or noted in one transaction: votes wait for the same lock
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is of a lane: batches, the names in those that are not over, and names in those that are over which others have to note.
+    `most` is how many requests another batch may hold."""
+
+    batch_ids: set[str]
+    under_way: set[str]
+    unread: set[str]
+    most: int
 
 
 class BatchWork:
@@ -37,10 +52,14 @@ class BatchWork:
         self.work = work
         self.closed: Reply | None = None
         self._lane = lane
+        self._mine = work.of_lane(lane)
         self._backend = backend
         self._rng = rng or random.Random()
         self._read: set[str] = set()  # batches whose replies are noted
         self._names: dict[str, set[str]] = {}  # what is asked for in those under way
+        self._made: list[str] = []  # batches of this process, which it follows by their ids where the list does not show them
+        self._astray: str | None = None  # why no other process would find those again
+        self._park_s: float | None = None  # until when the lane is left alone, where it is
 
     async def run(self) -> None:
         """Until nothing is left, the provider is given up, or more than `max_pause_s` would have to be waited: then it is parked."""
@@ -48,7 +67,7 @@ class BatchWork:
         params = self.work.params
         try:
             batches = self._backend.batches()
-            while self.work.left and self.closed is None:
+            while self._left() and self.closed is None:
                 try:
                     with renewing(self.work):
                         is_waiting, is_done = await self._looked_after(batches)
@@ -59,55 +78,143 @@ class BatchWork:
                     return
                 if self.closed is None and is_waiting:
                     if monotonic() - began + params.batch_poll_s > params.max_pause_s:
-                        self.closed = fault("long_wait", f"{self._lane[0]} works on a batch, which may take a day.")
-                        self.work.park(self._lane, utc_now() + timedelta(seconds=max(params.max_pause_s, params.batch_poll_s)))
-                        return
-                    await asyncio.sleep(params.batch_poll_s)
+                        why = f"{self._lane[0]} works on a batch, which may take a day."
+                        self._park(max(params.max_pause_s, params.batch_poll_s), why)
+                    else:
+                        await asyncio.sleep(params.batch_poll_s)
             if self.closed is not None:
-                self.work.stop(self._lane, "unavailable", f"Not called: {self.closed.error}")
+                self._give_up(self.closed)
         finally:
             await self._backend.close()
 
+    def _left(self) -> set[int]:
+        return self.work.left & self._mine
+
+    def _park(self, wait_s: float, why: str) -> None:
+        self.closed, self._park_s = fault("long_wait", why), wait_s
+
+    def _give_up(self, why: Reply) -> None:
+        """Leave what is open for another time, or fail it; and say so of what stands in batches that nobody would find again."""
+        if self._astray is not None:
+            if self._park_s is not None:  # whoever went on would ask for all of it once more
+                self.closed = why = fault("unavailable", self._astray)
+            names = set[str]().union(*(self._names[batch_id] for batch_id in self._made if batch_id not in self._read))
+            claims, _ = self._claimed(NOTHING)
+            lost = fault("cancelled", f"Whether it is billed is not known: {self._astray}")
+            self._note({claim: lost for name, claim in claims.items() if name in names})
+            self.work.ledger.release(self.work.run_id, self.work.owner)
+            self.work.stop(self._lane, "unavailable", f"Given up: {why.error}")
+        elif self._park_s is not None:
+            self.work.park(self._lane, utc_now() + timedelta(seconds=self._park_s))
+        else:
+            self.work.stop(self._lane, "unavailable", f"Not called: {why.error}")
+
     async def _looked_after(self, batches: OpenAIBatches) -> tuple[bool, bool]:
         """Note what has come and submit what stands in no batch; whether any batch is under way, and whether nothing is left to do."""
-        reply = fault("unavailable", "")
-        for n_tries in range(1, self.work.params.max_attempts + 1):
+        n_tries = 0
+        while True:
             # Listed before each try: a reply that was lost on the way says nothing of whether a batch was made.
-            under_way = await self._noted(batches)
-            if under_way is None:
+            seen = await self._noted(batches)
+            if seen is None:
                 return False, False
-            left, n_others = self._affordable(under_way)
-            if self.closed is not None or not left:
-                if not under_way and n_others:
+            left, n_others = self._affordable(seen)
+            if self.closed is not None:
+                return False, False
+            if not left:
+                if not seen.under_way and (n_others or seen.unread):
+                    self.work.ledger.release(self.work.run_id, self.work.owner)
                     await asyncio.sleep(min(self.work.params.batch_poll_s, LONGEST_SLEEP_S))
-                return bool(under_way), not under_way and not n_others
-            named: dict[str, CompletionRequest] = {name: self.work.requests[claim.item_no] for name, claim in left.items()}
+                return bool(seen.under_way), not (seen.under_way or seen.unread or n_others)
+            if not seen.most or (self._astray is not None and seen.under_way):
+                return True, False
+            if self._astray is not None:
+                self.closed = fault("unavailable", self._astray)
+                return False, False
+            # Again, now that these are claimed: who had them before may have submitted some since the list was read.
+            listed = await self._listed(batches)
+            if listed is None:
+                return False, False
+            if any(batch.batch_id not in seen.batch_ids for batch in listed):
+                self.work.ledger.release(self.work.run_id, self.work.owner)
+                continue
+            named = {name: self.work.requests[claim.item_no] for name, claim in islice(left.items(), seen.most)}
             try:
-                await batches.submit(named, self.work.run_id)
+                self._submitted(await batches.submit(named, self.work.run_id), named)
                 return True, False
             except self._backend.errors() as cause:
                 reply = await self._backend.told(cause)
-            if reply.outcome == "terminal":
-                break
+            n_tries += 1
+            if reply.outcome == "terminal" or n_tries >= self.work.params.max_attempts:
+                self.closed = reply
+                return False, False
             self.work.ledger.release(self.work.run_id, self.work.owner)
-            await self._waited(reply, n_tries)
-        self.closed = reply
-        return False, False
+            if not await self._waited(reply, n_tries):
+                return False, False
 
-    async def _noted(self, batches: OpenAIBatches) -> set[str] | None:
-        """Note what came of batches that are over; the names in those that are not, and None where nothing can be learnt."""
-        known = await self._patiently(lambda: batches.of_run(self.work.run_id))
+    def _submitted(self, batch: Batch, named: Mapping[str, CompletionRequest]) -> None:
+        self._made.append(batch.batch_id)
+        self._names[batch.batch_id] = set(named)
+        if not batch.is_marked:
+            self._is_astray(batch)
+
+    def _is_astray(self, batch: Batch) -> None:
+        if self._astray is None:
+            self._astray = (
+                f"{self._lane[0]} does not keep the metadata of a batch, the only thing by which another process finds it again. What "
+                f"{batch.batch_id} makes beyond this run is lost, and paid again when it is asked for again. Set batch to false."
+            )
+            logger.warning("%s", self._astray)  # at once: who is killed now cannot say it later
+
+    async def _listed(self, batches: OpenAIBatches) -> list[Batch] | None:
+        """This run's, the newest first; None where that cannot be learnt."""
+        known = await self._patiently(partial(batches.of_run, self.work.run_id, self._made))
         if known is None:
             return None
+        shown = {batch.batch_id for batch in known}
+        for batch_id in self._made:
+            if batch_id in shown or batch_id in self._read:
+                continue
+            batch = await self._patiently(partial(batches.one, batch_id, self.work.run_id))
+            if batch is None:
+                if self._park_s is None:
+                    cause = self.closed.error if self.closed is not None else ""
+                    self._astray = (
+                        f"{self._lane[0]} shows the batch {batch_id} that it made neither in its list nor by its id ({cause}). What it makes is "
+                        "lost, and paid again when it is asked for again. Set batch to false."
+                    )
+                    self.closed = fault("unavailable", self._astray)
+                return None
+            known.insert(0, batch)
+        for batch in known:
+            if batch.batch_id in self._made and not batch.is_marked:
+                self._is_astray(batch)
+        return sorted(known, key=lambda batch: -batch.created_at)
+
+    async def _noted(self, batches: OpenAIBatches) -> Seen | None:
+        """Note what came of batches that are over, and say what there is beside that; None where nothing can be learnt."""
+        known = await self._listed(batches)
+        if known is None:
+            return None
+        unread: set[str] = set()
         over = [batch for batch in known if batch.is_over and batch.batch_id not in self._read]
         if over:
             # Whatever the budget says: what is read here is paid for.
             claims, _ = self._claimed(NOTHING)
+            others = self._left() - {claim.item_no for claim in claims.values()}
+            if others:
+                others &= self._unsettled()
             for batch in over:
                 replies = await self._replies(batches, batch, claims)
                 if replies is None:
                     return None
                 self._note({claims.pop(name): reply for name, reply in replies.items() if name in claims})
+                if others:  # which may come back open, if who holds them is killed: then what is read here is all there is of them
+                    names = await self._names_of(batches, batch)
+                    if names is None:
+                        return None
+                    if theirs := {name for name in names if _item(name) in others}:
+                        unread |= theirs
+                        continue
                 self._read.add(batch.batch_id)
             self.work.ledger.release(self.work.run_id, self.work.owner)
         under_way: set[str] = set()
@@ -117,15 +224,49 @@ class BatchWork:
                 if names is None:
                     return None
                 under_way |= names
-        return {name for name in under_way if int(name.partition("-")[0]) in self.work.left}
+        left = self._left()
+        under_way = {name for name in under_way if _item(name) in left}
+        most = await self._room(batches, known, is_alone=not under_way)
+        return None if most is None else Seen({batch.batch_id for batch in known}, under_way, unread, most)
+
+    def _unsettled(self) -> set[int]:
+        """What is left by the ledger: other processes settle some too."""
+        unsettled: set[int] = set()
+        for one in self.work.ledger.settled(self.work.run_id):
+            if one.state in ("open", "leased"):
+                unsettled.add(one.item_no)
+            else:
+                self.work.settle(one.item_no, failed=one.state == "failed")
+        return unsettled
+
+    async def _room(self, batches: OpenAIBatches, known: Sequence[Batch], *, is_alone: bool) -> int | None:
+        """How many requests the next batch may hold. Once the provider's queue had no room for one, they go one after the other: half as many
+        as the last, where that found no room either, else twice as many. Read off the list, so that whoever goes on does not begin anew."""
+        if not any(batch.is_crowded for batch in known):
+            return MOST_REQUESTS
+        if not is_alone:
+            return 0
+        for batch in known:
+            names = await self._names_of(batches, batch)
+            if names is None:
+                return None
+            if names and self._is_mine(next(iter(names))):
+                return max(1, len(names) // 2) if batch.is_crowded else min(MOST_REQUESTS, 2 * len(names))
+        return MOST_REQUESTS
+
+    def _is_mine(self, name: str) -> bool:
+        item = self.work.items[_item(name)]
+        return (item.provider, item.model) == self._lane
 
     async def _replies(self, batches: OpenAIBatches, batch: Batch, claims: Mapping[str, Claim]) -> Mapping[str, Reply] | None:
         """What came of a batch; one that was refused as a whole is the failure of each that stood in it, and of nobody else."""
         if batch.error is None:
-            return await self._patiently(lambda: batches.replies(batch))
+            return await self._patiently(partial(batches.replies, batch))
         names = await self._names_of(batches, batch)
         if names is None:
             return None
+        if batch.is_crowded and len(names) > 1:
+            return {}  # fewer may find room
         refused = fault("bad_request", f"{self._lane[0]} refused a batch as a whole: {batch.error}")
         if any(name in claims for name in names):
             self.closed = self.closed or replace(refused, closes=True)
@@ -133,32 +274,31 @@ class BatchWork:
 
     async def _names_of(self, batches: OpenAIBatches, batch: Batch) -> set[str] | None:
         if batch.batch_id not in self._names:
-            names = await self._patiently(lambda: batches.names(batch))
+            names = await self._patiently(partial(batches.names, batch))
             if names is None:
                 return None
             self._names[batch.batch_id] = names
         return self._names[batch.batch_id]
 
-    def _affordable(self, under_way: set[str]) -> tuple[Named, int]:
+    def _affordable(self, seen: Seen) -> tuple[Named, int]:
         """What stands in no batch and the budget bears beside those, and how many items others hold or wait for."""
-        claims, n_others = self._claimed(self.work.params.budget, under_way)
-        return {name: claim for name, claim in claims.items() if name not in under_way}, n_others
+        asked = seen.under_way | seen.unread
+        claims, n_others = self._claimed(self.work.params.budget, asked)
+        return {name: claim for name, claim in claims.items() if name not in asked}, n_others
 
-    def _claimed(self, budget: Budget, under_way: set[str] | None = None) -> tuple[Named, int]:
-        """All that may be asked for, a few at a time, and how many others hold."""
+    def _claimed(self, budget: Budget, asked: set[str] | None = None) -> tuple[Named, int]:
+        """All that may be claimed, a few at a time, and how many others hold. What is `asked` for already is given up for no budget."""
         claims: Named = {}
-        work, most = self.work, min(len(self.work.left), MOST_REQUESTS)
+        work, most = self.work, min(len(self._left()), MOST_REQUESTS)
         while True:
             n = min(AT_ONCE, most - len(claims))
             turn = work.ledger.turn(work.run_id, work.owner, [], {self._lane: n}, budget, is_dead=is_dead)
-            for item_no in turn.from_cache:
-                work.settle(item_no)
+            work.settle_all([], turn)
             claims |= {f"{claim.item_no}-{claim.n_attempts}": claim for claim in turn.claimed[self._lane]}
             if not turn.claimed[self._lane] or len(claims) >= most:
                 break
         if turn.over_budget:
-            asked = {int(name.partition("-")[0]) for name in under_way or ()}  # which are paid for
-            work.stop_over(turn.over_budget, sorted(work.of_lane(self._lane) - asked))
+            work.stop_over(turn.over_budget, sorted(self._left() - {_item(name) for name in asked or ()}))
         return claims, (turn.n_leased or 0) + (turn.n_open or 0)
 
     def _note(self, replies: Mapping[Claim, Reply]) -> None:
@@ -173,10 +313,7 @@ class BatchWork:
             self._settle(attempts[first : first + AT_ONCE])
 
     def _settle(self, attempts: Sequence[Attempt]) -> None:
-        self.work.ledger.turn(self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead)
-        for attempt in attempts:
-            if attempt.becomes != "open":
-                self.work.settle(attempt.item_no, failed=attempt.becomes == "failed")
+        self.work.settle_all(attempts, self.work.ledger.turn(self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead))
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What it gives, tried again where that may help; None and `closed` where it does not."""
@@ -187,9 +324,21 @@ class BatchWork:
                 reply = await self._backend.told(cause)
             if reply.outcome == "terminal":
                 break
-            await self._waited(reply, n_tries)
+            if not await self._waited(reply, n_tries):
+                return None
         self.closed = reply
         return None
 
-    async def _waited(self, reply: Reply, n_tries: int) -> None:
-        await asyncio.sleep(reply.wait_s if reply.wait_s is not None else self.work.params.backoff(n_tries, self._rng))
+    async def _waited(self, reply: Reply, n_tries: int) -> bool:
+        """Before the next try, unless the provider asks for more than a run waits: then the lane is parked."""
+        params = self.work.params
+        if reply.wait_s is not None and reply.wait_s > params.max_pause_s:
+            why = f"{self._lane[0]} asks to be left alone for {reply.wait_s:,.0f} s; a run waits {params.max_pause_s:,.0f} s at most (max_pause_s)."
+            self._park(reply.wait_s, why)
+            return False
+        await asyncio.sleep(reply.wait_s if reply.wait_s is not None else params.backoff(n_tries, self._rng))
+        return True
+
+
+def _item(name: str) -> int:
+    return int(name.partition("-")[0])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.completions.asked import Asked, CompletionParams, lane_of
@@ -16,19 +18,23 @@ from rlhf_pipeline.completions.batch_work import BatchWork
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
-from rlhf_pipeline.completions.workers import OnItem, Work, complete_in_batches, in_a_loop, run_hosted
+from rlhf_pipeline.completions.results import failure_of, in_rounds, unsettled_of
+from rlhf_pipeline.completions.watching import OnItem, Watcher
+from rlhf_pipeline.completions.workers import Work, complete_in_batches, in_a_loop, run_hosted
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.protocols import CompletionCache, Lane, Progress, Settled, Spending, WorkLedger, silent
 from rlhf_pipeline.records import content_id
 
-ROWS_AT_ONCE = 5_000
-ROUNDS = 3  # in which what a cache lost meanwhile is made again
+ROWS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed by reason."""
+    """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed by reason.
+
+    `unheard` is the error of whoever was told of the texts while they were made, who heard no more from then on.
+    """
 
     run_id: str
     frame: pd.DataFrame
@@ -37,6 +43,7 @@ class Generation:
     n_cached: int
     n_attempts: int
     seconds: float
+    unheard: Exception | None = None
 
     @property
     def cost(self) -> float:
@@ -90,7 +97,8 @@ def generate(
 
     Raises ConfigurationError for parameters out of range, BackendUnavailable when no backend can work at all, ProviderParked when one
     asks for more patience than a run has (what is missing stays open, for the next run of `origin`'s job), CompletionError when every
-    single request failed, StoreError where the ledger cannot be written.
+    single request failed or some are neither made nor failed in the end, StoreError where the ledger cannot be written. An error of
+    `on_text` ends nothing: it is in the result.
     """
     calls = calls or CallParams()
     asked = Asked(check_frame(prompts, PROMPTS), backends, params, calls)
@@ -102,8 +110,10 @@ def generate(
     })  # fmt: skip
     began = perf_counter()
     ledger.start(run_id, asked.items, asset=asset, record=record, origin=origin)
-    n, made = len(asked.items), _Read()
-    for _ in range(ROUNDS):
+    n = len(asked.items)
+    watcher = None if on_text is None else Watcher(on_text)
+
+    def ask() -> None:
         left, lost = set[int](), Counter[int]()
         for one in ledger.settled(run_id):
             if one.state in ("open", "leased"):
@@ -111,15 +121,11 @@ def generate(
             elif one.state == "failed":
                 lost[one.item_no // asked.n_of_prompt] += 1
         if left:
-            _work(run_id, asked, backends, params, calls, ledger, left, lost, progress, on_text, rng)
+            _work(run_id, asked, backends, params, calls, ledger, left, lost, progress, watcher, rng)
         else:
             progress(n, n, "made before")
-        made = _read(asked, ledger, run_id)
-        if not made.gone:
-            break
-        ledger.reopen(run_id, made.gone)  # pruned, or not what was stored
-    else:
-        raise CompletionError(f"The store loses completions as they are made: {len(made.gone)} of {n} are gone. Check its disk.")
+
+    made = in_rounds(ledger, run_id, n, ask, lambda: _read(asked, ledger, run_id))
     ledger.end(run_id)
     if n and made.kinds.total() == n:
         named = ", ".join(f"{backend.name} ({backend.model_version})" for backend in backends)
@@ -132,6 +138,7 @@ def generate(
         n_cached=made.n_cached,
         n_attempts=made.n_attempts,
         seconds=perf_counter() - began,
+        unheard=None if watcher is None else watcher.failed,
     )
 
 
@@ -174,15 +181,21 @@ def _work(
     for lane, backend in local.items():
         complete_in_batches(parts[lane], backend, lane, params.batch_size, on_text)
     if network.parked_until is not None:
-        why = " ".join(unavailable.values())
+        why = _said(unavailable)
         ledger.park(run_id, network.parked_until, why)
         raise ProviderParked(
             f"{why} {len(network.parked):,} of {total:,} completions wait until {network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are "
             "kept. The sensor `parked` runs the asset again then; other runs go on where they were when they are started again."
         )
     if unavailable and len(unavailable) == len(backends):
-        ledger.end(run_id)  # once it is mended, all that failed is open again
-        raise BackendUnavailable(" ".join(unavailable.values()))
+        if not unsettled_of(ledger, run_id):
+            ledger.end(run_id)  # once it is mended, all that failed is open again
+        raise BackendUnavailable(_said(unavailable))
+
+
+def _said(unavailable: Mapping[Lane, str]) -> str:
+    """Why, once: what closes a provider closes all its models."""
+    return " ".join(dict.fromkeys(unavailable.values()))
 
 
 def _by_batches(network: Work, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None) -> dict[Lane, str]:
@@ -217,10 +230,11 @@ def _note(n_made: int, n_failed: int, seconds: float, network: Work | None) -> s
 
 @dataclass
 class _Read:
-    """What a run came to, by the ledger: COMPLETIONS of it, items whose text the store no longer has, and counts."""
+    """What a run came to, by the ledger: COMPLETIONS of it, unless an item is open yet or its text is gone from the store; and counts."""
 
     frame: pd.DataFrame = field(default_factory=COMPLETIONS.empty)
     gone: list[int] = field(default_factory=list)
+    n_unsettled: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     first_error: str | None = None
     n_cached: int = 0
@@ -229,34 +243,38 @@ class _Read:
 
 def _read(asked: Asked, ledger: WorkLedger, run_id: str) -> _Read:
     """Piece by piece: of a hundred thousand prompts, rows as Python keeps them would fill a gigabyte."""
-    read, pieces = _Read(), list[pd.DataFrame]()
+    read, pieces, ids = _Read(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
     items = iter(ledger.settled(run_id))
     while some := list(islice(items, ROWS_AT_ONCE)):
         for one in some:
             read.n_cached += one.is_cached
             read.n_attempts += one.n_attempts
+            read.n_unsettled += one.state in ("open", "leased")
             if one.state == "failed":
                 read.kinds[one.kind or "unknown"] += 1
                 read.first_error = read.first_error or one.error
         kept = ledger.results([asked.keys[one.item_no] for one in some if one.state == "succeeded"])
         read.gone += [one.item_no for one in some if one.state == "succeeded" and asked.keys[one.item_no] not in kept]
-        if not read.gone:
+        if not read.gone and not read.n_unsettled:  # what is open is no row
             texts = (CompletionResult.from_json(kept[asked.keys[one.item_no]]) if one.state == "succeeded" else None for one in some)
             rows = [_row(asked, one, text) for one, text in zip(some, texts, strict=True)]
             pieces.append(check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS))
+            ids.append(np.array(list(pieces[-1]["completion_id"]), dtype=bytes))
+    # As bytes, because a column of strings would make an object of each to be asked whether they differ.
+    are_unique = not ids or len(np.unique(np.concatenate(ids))) == sum(map(len, ids))
+    del ids
     if pieces:
         # Column by column, each taken out of the pieces as it is joined, so that not all of it is there twice.
         joined = {name: pd.concat([piece.pop(name) for piece in pieces], ignore_index=True) for name in COMPLETIONS.columns}
         frame = pd.DataFrame(joined, copy=False)
         # Each piece is checked; all of it is again only where an id of one stands in another, to say which.
-        read.frame = frame if frame["completion_id"].is_unique else check_frame(frame, COMPLETIONS)
+        read.frame = frame if are_unique else check_frame(frame, COMPLETIONS)
     return read
 
 
 def _row(asked: Asked, settled: Settled, result: CompletionResult | None) -> dict[str, object]:
     request, backend = asked.requests[settled.item_no], asked.backend(settled.item_no)
-    reason = "content_filter" if settled.kind == "content_filter" else "error"
-    result = result or CompletionResult.failed(settled.error or "", finish_reason=reason)
+    result = result or failure_of(settled)
     text = (result.text or "") if result.error is None else ""
     sampling: tuple[object, ...] = (request.temperature, request.top_p, request.seed, request.max_tokens)
     if request.system is not None:

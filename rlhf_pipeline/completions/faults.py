@@ -3,16 +3,19 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from rlhf_pipeline.completions.base import Reply
 from rlhf_pipeline.protocols import Billing, Outcome
+from rlhf_pipeline.records import utc_now
 
 TOLD = 300  # characters kept of what a server says
 PARTIAL = 20_000  # and of a text that broke off
+LONGEST_WAIT_S = 366 * 86_400.0  # that anybody can mean: more is a mistake, and no calendar may hold it
+MOMENTS = (1e9, 1e10)  # seconds since 1970, from 2001 on: nobody asks to be left alone for thirty years
 DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come up to one too early
 
 
@@ -58,6 +61,18 @@ KINDS: dict[str, Kind] = {
 NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}  # from somebody who may not be a provider
 NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_error"}
 OVERLOADED = {"overloaded_error", "engine_overloaded"}
+# The statuses of errors by their words, for those that come within an answer whose own status was 200.
+STATUSES = {
+    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400,
+    "authentication_error": 401, "invalid_api_key": 401, "authenticationerror": 401,
+    "billing_error": 402,
+    "permission_error": 403, "permissiondeniederror": 403,
+    "not_found_error": 404, "notfounderror": 404, "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429, "rate_limit_exceeded": 429, "ratelimiterror": 429, "insufficient_quota": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529, "engine_overloaded": 529,
+}  # fmt: skip
 
 
 def fault(kind: str, error: str, **more: Any) -> Reply:
@@ -71,6 +86,40 @@ def refused(status: int, said: str, code: str | None, headers: Mapping[str, str]
     """The Reply of an HTTP status of 400 and above."""
     wait_s = waiting_time(headers, now)
     return fault(_kind_of(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s)
+
+
+CURES = {
+    "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
+    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
+}
+
+
+def refused_by(
+    model: str, where: str, status: int, headers: Mapping[str, str], error: Mapping[str, Any], secret: str, *, partial: str | None = None
+) -> Reply:
+    """The Reply of what a provider says is wrong, with the cure where it would refuse everything; `partial` is what came before it."""
+    # `code` says more than `type`, where it is a word.
+    word = next((word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word), None)
+    reply = refused(status, f"{where}: {told(error.get('message') or dict(error), secret)}", word, headers, utc_now())
+    if reply.closes:
+        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url (RLHF_BASE_URL)"
+        reply = replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
+    return reply if partial is None else replace(reply, partial=partial, billing="unknown")
+
+
+def status_of(error: Mapping[str, Any]) -> int:
+    """The status that an error within an answer would have come with before it.
+
+    >>> status_of({"code": 429}), status_of({"type": "invalid_request_error", "code": None}), status_of({"message": "oops"})
+    (429, 400, 500)
+    """
+    for said in (error.get("code"), error.get("type")):
+        number = _number(said) if isinstance(said, str) else said
+        if isinstance(number, int | float) and 400 <= number < 600:
+            return int(number)
+        if isinstance(said, str) and said.lower() in STATUSES:
+            return STATUSES[said.lower()]
+    return 500
 
 
 def _kind_of(status: int, code: str | None) -> str:
@@ -94,7 +143,7 @@ def _kind_of(status: int, code: str | None) -> str:
 def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds that a provider asks to be left alone for: `retry-after-ms`, or `Retry-After` in seconds or as a date; None if it does not.
 
-    A date is compared with the provider's own clock where it says the time: ours may have jumped.
+    A date is compared with the provider's own clock where it says the time: ours may have jumped. So is a number that can only be one.
 
     >>> now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> waiting_time({"retry-after-ms": "1500", "retry-after": "9"}, now)
@@ -104,17 +153,30 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     >>> waiting_time({"retry-after": "soon"}, now) is None
     True
     """
+    told_at = _moment(headers.get("date", "")) or now
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return milliseconds / 1000
+        return _meant(milliseconds / 1000, told_at)
     said = headers.get("retry-after")
     seconds = _number(said)
-    if seconds is not None or said is None:
-        return seconds
-    until = _moment(said)
+    if seconds is not None:
+        return _meant(seconds, told_at)
+    until = _moment(said or "")
     if until is None:
         return None
-    return max(0.0, (until - (_moment(headers.get("date", "")) or now)).total_seconds()) + DATE_SLACK_S
+    return min(LONGEST_WAIT_S, max(0.0, (until - told_at).total_seconds()) + DATE_SLACK_S)
+
+
+def _meant(seconds: float, told_at: datetime) -> float:
+    """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in milliseconds.
+
+    >>> _meant(1767268830, datetime(2026, 1, 1, 12, tzinfo=UTC)), _meant(1767268830_000, datetime(2026, 1, 1, 12, tzinfo=UTC))
+    (31.0, 31.0)
+    """
+    for moment in (seconds, seconds / 1000):
+        if MOMENTS[0] <= moment < MOMENTS[1]:
+            return max(0.0, moment - told_at.timestamp()) + DATE_SLACK_S
+    return min(seconds, LONGEST_WAIT_S)
 
 
 def _number(text: str | None) -> float | None:
@@ -154,17 +216,17 @@ def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _until(text: str, now: datetime) -> float | None:
-    """`6m0s`, `20ms`, `1.5` or an ISO moment, as seconds from now."""
+    """`6m0s`, `20ms`, `1.5` or a moment, in ISO or counted from 1970, as seconds from now."""
     if (seconds := _number(text)) is not None:
-        return seconds
+        return _meant(seconds, now)
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
     if parts and "".join(n + unit for n, unit in parts) == text:
-        return sum(float(n) * _UNITS[unit] for n, unit in parts)
+        return min(LONGEST_WAIT_S, sum(float(n) * _UNITS[unit] for n, unit in parts))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return max(0.0, (moment - now).total_seconds()) if moment.tzinfo else None
+    return min(LONGEST_WAIT_S, max(0.0, (moment - now).total_seconds())) if moment.tzinfo else None
 
 
 def told(said: object, secret: str) -> str:

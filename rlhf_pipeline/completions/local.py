@@ -19,8 +19,8 @@ class LocalBackend:
     name = "local"
     likes_equal_lengths = True  # what is shorter than its neighbour is padded, and computed all the same
 
-    def __init__(self, name_or_folder: str | Path, model_version: str) -> None:
-        self.name_or_folder = name_or_folder
+    def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
+        self.policy = policy  # one that is loaded, or its folder or hub id
         self.model_version = model_version
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
@@ -35,8 +35,10 @@ class LocalBackend:
 
     @cached_property
     def _policy(self) -> Policy:
+        if isinstance(self.policy, Policy):
+            return self.policy
         try:
-            return load_policy(self.name_or_folder)
+            return load_policy(self.policy)
         except ModelNotFound as cause:
             raise BackendUnavailable(f"The local backend has no policy to complete with: {cause}") from cause
 

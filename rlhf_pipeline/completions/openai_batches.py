@@ -10,22 +10,28 @@ from rlhf_pipeline.completions.faults import fault, told
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+    from openai.types import Batch as Told
 
 ENDPOINT: Final = "/v1/chat/completions"
 MARK = "rlhf_run"  # in a batch's metadata: whose it is, so that who was killed after submitting finds it again
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
 UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
+CROWDED = "token_limit_exceeded"  # the queue has no room for so much: of one that was refused, nothing was done
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One that was submitted. `error` says why it failed as a whole."""
+    """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no room for so much beside what is under
+    way; `is_marked` that its metadata say whose it is."""
 
     batch_id: str
     is_over: bool
     input_file: str
     files: Sequence[str]
     error: str | None
+    is_crowded: bool
+    is_marked: bool
+    created_at: int
 
 
 class OpenAIBatches:
@@ -41,7 +47,7 @@ class OpenAIBatches:
         self._body = body
         self._read = read
 
-    async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> None:
+    async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> Batch:
         """One batch of these. It exists, marked with the run, once this returns; killed before, at most a file was left behind."""
         lines = (
             json.dumps({"custom_id": name, "method": "POST", "url": ENDPOINT, "body": self._body(request)})
@@ -49,18 +55,17 @@ class OpenAIBatches:
         )
         content = "\n".join(lines).encode()
         file = await self._client.files.create(file=("requests.jsonl", content, "application/jsonl"), purpose="batch")
-        await self._client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={MARK: run_id})
+        made = await self._client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={MARK: run_id})
+        return _batch(made, run_id)
 
-    async def of_run(self, run_id: str) -> list[Batch]:
-        """Those that were submitted for a run, in whichever process."""
-        found = []
-        async for batch in self._client.batches.list(limit=100):
-            if (batch.metadata or {}).get(MARK) == run_id:
-                files = [name for name in (batch.output_file_id, batch.error_file_id) if name]
-                errors = batch.errors.data if batch.errors is not None and batch.errors.data else []
-                error = "; ".join(str(one.message) for one in errors) if batch.status == "failed" else None
-                found.append(Batch(batch.id, batch.status not in UNDER_WAY, batch.input_file_id, files, error))
-        return found
+    async def of_run(self, run_id: str, made: Sequence[str] = ()) -> list[Batch]:
+        """Those listed that were submitted for a run, in whichever process; and those `made` by this one, whatever their metadata say."""
+        found = [_batch(one, run_id) async for one in self._client.batches.list(limit=100)]
+        return [batch for batch in found if batch.is_marked or batch.batch_id in made]
+
+    async def one(self, batch_id: str, run_id: str) -> Batch:
+        """Of which only the id is known."""
+        return _batch(await self._client.batches.retrieve(batch_id), run_id)
 
     async def names(self, batch: Batch) -> set[str]:
         """What it asks for."""
@@ -83,3 +88,17 @@ class OpenAIBatches:
         content = await self._client.files.content(file_id)
         found = (json.loads(line) for line in content.text.splitlines() if line.strip())
         return {str(line["custom_id"]): line for line in found if isinstance(line, dict) and "custom_id" in line}
+
+
+def _batch(found: "Told", run_id: str) -> Batch:
+    errors = found.errors.data if found.status == "failed" and found.errors is not None and found.errors.data else []
+    return Batch(
+        batch_id=found.id,
+        is_over=found.status not in UNDER_WAY,
+        input_file=found.input_file_id,
+        files=[name for name in (found.output_file_id, found.error_file_id) if name],
+        error="; ".join(str(one.message) for one in errors) if found.status == "failed" else None,
+        is_crowded=any(one.code == CROWDED for one in errors),
+        is_marked=(found.metadata or {}).get(MARK) == run_id,
+        created_at=found.created_at or 0,
+    )

@@ -10,34 +10,31 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused, told
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
+from rlhf_pipeline.completions.results import answers
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
     billing_of,
     completed,
     count_of,
+    error_of,
     events,
     lost,
+    opened,
     parsed,
     part_of,
     rest_of,
     text_of,
     transport_errors,
 )
-from rlhf_pipeline.completions.workers import answers
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-CURES = {
-    "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
-    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
-}
 
 
 class OpenAICompatibleBackend:
@@ -122,18 +119,13 @@ class OpenAICompatibleBackend:
         """Of this event loop: connections belong to the loop they were made in."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
-            import httpx2
             from openai import AsyncOpenAI
 
             # Servers without authentication take any key; the client insists on one.
             key = self.api_key.get_secret_value() if self.api_key else "none"
-            transport = httpx2.AsyncClient(
-                timeout=self.timeout_s, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None), follow_redirects=False
-            )
-            self._open = (
-                loop,
-                AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=self.timeout_s, http_client=transport),
-            )
+            transport = opened(self.base_url, self.timeout_s)
+            client = AsyncOpenAI(base_url=self._where, api_key=key, max_retries=0, timeout=self.timeout_s, http_client=transport)
+            self._open = (loop, client)
         return self._open[1]
 
     def _body(self, request: CompletionRequest) -> dict[str, Any]:
@@ -159,6 +151,8 @@ class OpenAICompatibleBackend:
         return self._read(found, answer.status_code, answer.headers)
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
+        if not found.get("choices") and (error := error_of(found)):  # behind a status of 200
+            return self._failed(status_of(error), headers, error)
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault("garbled", f"{self._where} did not send a chat completion but {told(found, self._secret)!r}", status=status)
@@ -199,6 +193,8 @@ class OpenAICompatibleBackend:
                 found = parsed(await answer.read(), answer.headers.get("content-type", ""), self._where, self._secret)
                 return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
             async for event in events(answer.iter_bytes(), self._secret):
+                if error := error_of(event):  # within a stream whose status was 200
+                    return self._failed(status_of(error), answer.headers, error, partial="".join(partial) or None)
                 usage = event.get("usage") or usage
                 choices = event.get("choices") or ()
                 if not isinstance(choices, list | tuple) or any(not isinstance(choice, dict) for choice in choices):
@@ -218,15 +214,10 @@ class OpenAICompatibleBackend:
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
         found = parsed(content, "", self._where, self._secret)
-        error = found.get("error") if isinstance(found, dict) else None
-        error = error if isinstance(error, dict) else {}
-        said = error.get("message") or content.decode("utf-8", "replace")
-        code = error.get("code") or error.get("type")
-        where = f"{self._where}: {told(said, self._secret)}"
-        reply = refused(status, where, code if isinstance(code, str) else None, headers, utc_now())
-        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {self.model!r}, or base_url (RLHF_BASE_URL)"
-        cure = CURES.get(reply.kind, cure)
-        return replace(reply, error=f"{reply.error}. {cure}.") if reply.closes else reply
+        return self._failed(status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")})
+
+    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], *, partial: str | None = None) -> Reply:
+        return refused_by(self.model, self._where, status, headers, error, self._secret, partial=partial)
 
     @property
     def _secret(self) -> str:

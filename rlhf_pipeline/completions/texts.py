@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.workers import answers
+from rlhf_pipeline.completions.results import answers
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.records import content_hash, content_id
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.records import content_hash, content_id
 class BackendTexts:
     """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why not is counted in `failures_`.
 
-    What a provider writes is asked for through `ledger`, under the name `asset`: noted, paid for once, within the budget of `calls`.
+    Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once, within the budget of `calls`.
     """
 
     def __init__(
@@ -61,6 +61,4 @@ class BackendTexts:
         return made
 
     def _results(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        if self._ledger is None or not isinstance(self._backend, HostedBackend):
-            return self._backend.complete(requests)
         return answers(self._backend, requests, self._calls, self._ledger, self._asset)

@@ -1,13 +1,18 @@
-"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2's errors and JSON; knows no provider's shapes."""
+"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2 and JSON; knows no provider's answers."""
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_pipeline.completions.base import OnText, Reply
+from rlhf_pipeline.completions.capabilities import address_of
 from rlhf_pipeline.completions.faults import fault, told
 from rlhf_pipeline.protocols import Billing
+
+if TYPE_CHECKING:
+    import httpx2
 
 LONGEST_ANSWER = 1_000_000  # bytes
 LONGEST_STREAM = 64 * LONGEST_ANSWER  # each of its words stands in an event of hundreds of bytes
@@ -127,6 +132,45 @@ def _event(line: bytes, secret: str) -> dict[str, Any] | None:
     if not isinstance(event, dict):
         raise Unreadable("garbled", f"streamed {told(data, secret)!r}, which is no event")
     return event
+
+
+def error_of(found: object) -> dict[str, Any] | None:
+    """The error that an answer or an event is, as the one server or the other says it; None where it is none.
+
+    >>> error_of({"error": "no"}), error_of({"object": "error", "message": "no"})["message"], error_of({"error": None, "choices": []})
+    ({'message': 'no'}, 'no', None)
+    """
+    if not isinstance(found, dict):
+        return None
+    error = found if found.get("object") == "error" else found.get("error")
+    if isinstance(error, str) and error:
+        return {"message": error}
+    return error if isinstance(error, dict) and error else None
+
+
+def opened(base_url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
+    """A client for `address_of(base_url)`. User, password and question of it go with every request, and into no log."""
+    import httpx2
+
+    url = httpx2.URL(base_url)
+    logging.getLogger("httpx2").addFilter(_without_question)  # which is there once, however often it is added
+    return httpx2.AsyncClient(
+        auth=(url.username, url.password) if url.userinfo else None,
+        params=url.params,
+        headers=headers,
+        timeout=timeout_s,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+        follow_redirects=False,
+    )
+
+
+def _without_question(record: logging.LogRecord) -> bool:
+    """httpx2 logs the address of each request, and some providers take their key as a question of it."""
+    import httpx2
+
+    if isinstance(record.args, tuple):
+        record.args = tuple(address_of(str(arg)) if isinstance(arg, httpx2.URL) else arg for arg in record.args)
+    return True
 
 
 def part_of(event: Mapping[str, Any], name: str) -> dict[str, Any]:

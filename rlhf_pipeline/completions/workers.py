@@ -1,7 +1,6 @@
 """Work of a ledger done: calls to providers side by side, batches on this machine. Knows ledgers and backends by protocol; knows no store."""
 
 import asyncio
-import json
 import random
 import threading
 from collections import Counter, deque
@@ -14,16 +13,15 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from rlhf_pipeline.completions.asked import cache_key, sampling_of
-from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, is_last
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend, Reply, WatchableBackend
-from rlhf_pipeline.completions.faults import NO_ANSWER, fault
+from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, attempt_unread, is_last
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend, Reply
+from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import CallParams, Limiter, Ticket, expected_tokens
-from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.owners import is_dead, new_owner
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, StoreError
+from rlhf_pipeline.completions.watching import OnItem, unheard, watched
+from rlhf_pipeline.errors import CompletionError, StoreError
 from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, OverBudget, Turn, WorkItem, WorkLedger
-from rlhf_pipeline.records import content_id, utc_now
+from rlhf_pipeline.records import utc_now
 
 TICK_S = 0.025  # between two turns of the ledger: what ends meanwhile shares a transaction
 LONGEST_SLEEP_S = 5.0  # without a turn: leases are renewed in turns
@@ -34,7 +32,6 @@ RENEW_S = 30.0  # between two renewals of claims while something long is done wi
 NOTHING = Budget()
 
 T = TypeVar("T")
-OnItem = Callable[[int, str | None], None]  # told pieces of an item's text; None: its stream broke off, what came does not count
 
 
 @dataclass
@@ -63,6 +60,14 @@ class Work:
             if failed:
                 self.n_failed += 1
                 self.lost[item_no // self.n_of_prompt] += 1
+
+    def settle_all(self, attempts: Iterable[Attempt], turn: Turn) -> None:
+        """What a turn settled: of the attempts that were told to it those that ended their item, and what the cache answered."""
+        for attempt in attempts:
+            if attempt.becomes != "open" and attempt.item_no not in turn.late:
+                self.settle(attempt.item_no, failed=attempt.becomes == "failed")
+        for item_no in turn.from_cache:
+            self.settle(item_no)
 
     def useless(self, failed: Iterable[int]) -> list[int]:
         """What is left of the prompts of these failures, where it cannot come to enough any more."""
@@ -101,6 +106,7 @@ class _Lane:
     queue: deque[Claim] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     closed: Reply | None = None
+    shut: asyncio.Event = field(default_factory=asyncio.Event)  # is closed: whoever waits for its peace to end need not
     parked_until: datetime | None = None
     is_stopped: bool = False  # closed, and nothing of it is open that this run knows of
     is_parked: bool = False
@@ -111,6 +117,17 @@ class _Lane:
         if self.closed is not None or self.limiter.paused_s > 0:
             return 0
         return max(0, max(int(self.limiter.limit), min(self.limiter.most, AT_HAND)) - len(self.queue))
+
+    def close(self, reply: Reply) -> None:
+        """Nobody asks it any more; the first reason stands."""
+        self.closed = self.closed or reply
+        self.shut.set()
+
+    def park(self, reply: Reply, until: datetime) -> None:
+        """Closed until then, unless it is for good."""
+        if self.closed is None or self.parked_until is not None:
+            self.parked_until = max(until, self.parked_until or until)
+        self.close(reply)
 
 
 class HostedWork:
@@ -128,7 +145,7 @@ class HostedWork:
         self._lanes = {lane: _Lane(lane, backend, Limiter(work.params)) for lane, backend in backends.items()}
         self._budget = work.params.budget
         self._rng = rng or random.Random()
-        self._on_text = on_text if on_text is not None or not work.params.stream else _unheard
+        self._on_text = on_text if on_text is not None or not work.params.stream else unheard
         self._attempts: list[Attempt] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -166,11 +183,7 @@ class HostedWork:
         while self.work.left:
             wanted = {key: lane.room for key, lane in self._lanes.items() if not lane.is_parked}
             attempts, turn = await self._turned(clerk, wanted)
-            for attempt in attempts:
-                if attempt.becomes != "open":
-                    self.work.settle(attempt.item_no, failed=attempt.becomes == "failed")
-            for item_no in turn.from_cache:
-                self.work.settle(item_no)
+            self.work.settle_all(attempts, turn)
             fallen = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
             useless, held = set(self.work.useless(fallen)), list[int]()
             for key, claims in turn.claimed.items():
@@ -217,13 +230,15 @@ class HostedWork:
                 continue
             waiting = [claim.item_no for claim in lane.queue]
             lane.queue.clear()
+            # Said before anything is awaited: a call that wakes meanwhile gives its claim back, and says that there is more to stop.
+            # What is to be parked may come back open as long as anything is under way.
+            lane.is_stopped = lane.parked_until is None or not (self._calls or self._attempts)
             if waiting:
                 await self._surely(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
             if lane.parked_until is None:
-                lane.is_stopped = True
                 await self._surely(clerk, self.work.stop, lane.key, "unavailable", f"Not called: {lane.closed.error}")
-            elif not self._calls and not self._attempts:  # what is under way may come back open
-                lane.is_stopped = lane.is_parked = True
+            elif lane.is_stopped:
+                lane.is_parked = True
                 self.work.park(lane.key, lane.parked_until)
 
     async def _leave_useless(self, clerk: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()) -> None:
@@ -247,7 +262,7 @@ class HostedWork:
         attempts, self._attempts = self._attempts, []
         try:
             return attempts, await self._surely(clerk, self._turn, attempts, wanted)
-        except StoreError:
+        except Exception:
             self._attempts[:0] = attempts
             raise
         except asyncio.CancelledError:
@@ -287,6 +302,13 @@ class HostedWork:
     # --- calls -----------------------------------------------------------------------------------------------------------------------
 
     async def _dispatch(self, lane: _Lane) -> None:
+        try:
+            await self._begin_calls(lane)
+        except Exception as bug:  # noqa: BLE001  raised by the ledger's loop: a lane that nobody serves would never end
+            self._broken = self._broken or bug
+            self._wake.set()
+
+    async def _begin_calls(self, lane: _Lane) -> None:
         """Begin a call whenever the lane's limits allow."""
         while True:
             lane.changed.clear()
@@ -307,36 +329,58 @@ class HostedWork:
     async def _call(self, lane: _Lane, claim: Claim, ticket: Ticket) -> None:
         request = self.work.requests[claim.item_no]
         while lane.closed is None and (wait_s := lane.limiter.paused_s) > 0:  # another's refusal was read since this call was let go
-            await asyncio.sleep(wait_s)
+            await _either(lane.shut, wait_s)
         if lane.closed is not None:
             lane.limiter.end(ticket, n_used=0, is_refused=False, is_success=False)
             lane.queue.append(claim)  # which is given back with those that wait there
             lane.is_stopped = False
             self._wake.set()
             return
+        item = self.work.items[claim.item_no]
         started_at, began = utc_now(), perf_counter()
         reply = fault("cancelled", "The run was ended during this call; whether it is billed is not known.")
         try:
-            reply = await lane.backend.call(request, None if self._on_text is None else partial(self._on_text, claim.item_no))
-        except Exception as bug:  # noqa: BLE001  the ledger's loop raises it, where it is not lost
-            self._broken = bug
+            with self._remembered(item):
+                reply = await lane.backend.call(request, None if self._on_text is None else partial(self._on_text, claim.item_no))
         finally:
-            n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
-            is_full = reply.kind in ("rate_limited", "overloaded")
-            lane.limiter.end(ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded")
-            reply = self._heed(lane, claim, reply)
-            if self._on_text is not None and reply.partial:
-                self._on_text(claim.item_no, None)
             latency_ms = (perf_counter() - began) * 1000
-            item = self.work.items[claim.item_no]
-            self._attempts.append(attempt_of(item, claim, request, reply, self.work.params, started_at, latency_ms, self._rng))
-            lane.changed.set()
-            self._wake.set()
+            # Whatever goes wrong from here on: the call was made, so it is booked.
+            attempt = attempt_unread(item, reply, started_at, latency_ms)
+            try:
+                with self._remembered(item):
+                    self._measure(lane, ticket, reply)
+                    reply = self._heed(lane, claim, reply)
+                    if self._on_text is not None and reply.partial:
+                        self._on_text(claim.item_no, None)
+                with self._remembered(item):
+                    attempt = attempt_of(item, claim, request, reply, self.work.params, started_at, latency_ms, self._rng)
+            finally:
+                self._attempts.append(attempt)
+                lane.changed.set()
+                self._wake.set()
+
+    @contextmanager
+    def _remembered(self, item: WorkItem) -> Iterator[None]:
+        """What goes wrong in a call ends the run: the ledger's loop raises it once the call is booked, where a task would lose it."""
+        try:
+            yield
+        except Exception as bug:  # noqa: BLE001  raised there
+            bug.add_note(
+                f"While item {item.item_no} was asked of {item.provider} ({item.model}); the call is noted, what came before is kept."
+            )
+            self._broken = self._broken or bug
+
+    def _measure(self, lane: _Lane, ticket: Ticket, reply: Reply) -> None:
+        n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
+        is_full = reply.kind in ("rate_limited", "overloaded")
+        lane.limiter.end(ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded")
 
     def _heed(self, lane: _Lane, claim: Claim, reply: Reply) -> Reply:
         """Leave a provider alone that asks for it, and close one that will refuse everything."""
         params = self.work.params
-        wait_s = None if reply.closes else reply.wait_s
+        wait_s = None if reply.closes or reply.wait_s is None else min(reply.wait_s, LONGEST_WAIT_S)
+        # What is left of a rate is told of one model; to be left alone is asked for by all of the provider.
+        asking = [lane] if reply.outcome == "succeeded" else [each for each in self._lanes.values() if each.key[0] == lane.key[0]]
         if wait_s is not None and wait_s > params.max_pause_s and reply.outcome == "retryable":
             reply = fault(
                 "long_wait",
@@ -344,17 +388,20 @@ class HostedWork:
                 status=reply.status,
                 wait_s=wait_s,
             )
-            if lane.closed is None or lane.parked_until is not None:
-                lane.parked_until = max(utc_now() + timedelta(seconds=wait_s), lane.parked_until or utc_now())
+            for each in asking:
+                each.park(reply, utc_now() + timedelta(seconds=wait_s))
         elif wait_s is not None:
-            lane.limiter.pause(min(wait_s, params.max_pause_s))
+            for each in asking:
+                each.limiter.pause(min(wait_s, params.max_pause_s))
         if reply.closes:
-            lane.closed = lane.closed or reply
+            lane.close(reply)
         elif reply.kind in NO_ANSWER and not lane.backend.has_answered and is_last(claim, reply, self.work.params):
-            lane.closed = lane.closed or fault(
-                "unavailable",
-                f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. "
-                "Start the server or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
+            lane.close(
+                fault(
+                    "unavailable",
+                    f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. "
+                    "Start the server or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
+                )
             )
         return reply
 
@@ -392,10 +439,7 @@ def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batc
     with renewing(work):
         while True:
             turn = work.ledger.turn(work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
-            for attempt in attempts:
-                work.settle(attempt.item_no, failed=attempt.becomes == "failed")
-            for item_no in turn.from_cache:
-                work.settle(item_no)
+            work.settle_all(attempts, turn)
             if attempts or turn.from_cache:
                 work.told()
             claims, attempts = turn.claimed[lane], []
@@ -419,71 +463,11 @@ def _complete_batch(
     """Puts an attempt for each claim into `attempts` as it comes."""
     requests = [work.requests[claim.item_no] for claim in claims]
     started_at = utc_now()
-    results = backend.complete(requests) if on_text is None else _watched(backend, requests, claims, on_text)
+    results = backend.complete(requests) if on_text is None else watched(backend, requests, [claim.item_no for claim in claims], on_text)
     for claim, result in zip(claims, results, strict=False):
         attempts.append(attempt_here(work.items[claim.item_no], result, started_at))
     if len(attempts) < len(claims) or next(results, None) is not None:
         raise CompletionError(f"Backend {backend.name} did not give one result for each of {len(claims)} requests. Mend its complete().")
-
-
-def _watched(
-    backend: CompletionBackend, requests: Sequence[CompletionRequest], claims: Sequence[Claim], on_text: OnItem
-) -> Iterator[CompletionResult]:
-    """Results whose texts are told: while they are made by a backend that can, else at once."""
-    if isinstance(backend, WatchableBackend):
-        yield from backend.stream(requests, lambda row, piece: on_text(claims[row].item_no, piece))
-        return
-    for claim, result in zip(claims, results := backend.complete(requests), strict=False):
-        if result.text:
-            on_text(claim.item_no, result.text)
-        yield result
-    yield from results  # one too many is for the caller to refuse
-
-
-def _unheard(item_no: int, piece: str | None) -> None:
-    """Streams that nobody watches."""
-
-
-def answers(
-    backend: HostedBackend, requests: Sequence[CompletionRequest], params: CallParams, ledger: WorkLedger | None = None, asset: str = ""
-) -> Iterator[CompletionResult]:
-    """`complete` of a hosted backend, in the order of the requests; without a ledger, nothing of it is kept but what is returned."""
-    lane = (backend.provider, backend.model)
-    keys = [cache_key(backend, request) for request in requests]
-    items = [
-        WorkItem(
-            item_no=i,
-            position=i,
-            prompt_id=request.prompt_id,
-            provider=lane[0],
-            model=lane[1],
-            sample_index=request.sample_index,
-            params=sampling_of(request),
-            cache_key=keys[i],
-            reserve=params.most(request),
-            is_metered=True,
-        )
-        for i, request in enumerate(requests)
-    ]
-    ledger = ledger or MemoryLedger()
-    run_id = content_id("run", asset, keys)
-    record = json.dumps({"calls": params.model_dump(exclude_none=True), "models": [[backend.name, backend.model_version]]})
-    ledger.start(run_id, items, asset=asset, record=record)
-    left = {settled.item_no for settled in ledger.settled(run_id) if settled.state in ("open", "leased")}
-    work = Work(run_id, ledger, items, requests, params, left)
-    closed = run_hosted(work, {lane: backend}) if left else {}
-    ledger.end(run_id)  # the same again tries what failed again
-    if closed:
-        raise BackendUnavailable(str(closed[lane].error))
-    made = ledger.results(keys)
-    for item, settled in zip(items, ledger.settled(run_id), strict=True):
-        if settled.state == "succeeded" and item.cache_key in made:
-            yield CompletionResult.from_json(made[item.cache_key])
-        else:
-            reason = "content_filter" if settled.kind == "content_filter" else "error"
-            yield CompletionResult.failed(
-                settled.error or "It was taken out of the store while it was read. Run again.", finish_reason=reason
-            )
 
 
 def run_hosted(

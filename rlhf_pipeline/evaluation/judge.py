@@ -1,5 +1,5 @@
-"""Lets a candidate and the champion complete the same prompts and judges both by a reward model. Knows policies and reward
-models; knows no gate, no registry, no truth of a simulator.
+"""Lets a candidate and the champion complete the same prompts and judges both by a reward model. Knows policies, reward models and
+the engine of completions; knows no gate, no registry, no truth of a simulator.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.completions.base import CompletionRequest
+from rlhf_pipeline.completions.local import LocalBackend
+from rlhf_pipeline.completions.results import outcomes
 from rlhf_pipeline.errors import CompletionError, InvalidScores, NotEnoughData
 from rlhf_pipeline.evaluation.checkable import checkable, rightness
 from rlhf_pipeline.evaluation.divergence import kl_per_token
@@ -18,11 +21,11 @@ from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.evaluation.win_rate import win_rate, wins
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.policy.loading import Policy
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, WorkLedger, silent
 from rlhf_pipeline.records import Evaluation, content_hash
 from rlhf_pipeline.reward_model.base import RewardModel
 
-AT_A_TIME = 64  # completions between two reports of progress
+ASSET = "evaluation"  # under which the ledger keeps what is written here
 
 
 class EvaluationParams(BaseModel):
@@ -50,21 +53,23 @@ def evaluate(
     champion_label: str,
     reward_model_label: str,
     calibrator: Calibrator | None = None,
+    ledger: WorkLedger | None = None,
     progress: Progress = silent,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one row per prompt and sample.
 
-    Both policies sample with the same seeds, so equal policies write equal texts and their win rate is 0.5 exactly.
+    Both policies sample with the same seeds, so equal policies write equal texts and their win rate is 0.5 exactly. Each completion
+    is an item of `ledger` under the label of its policy: what was written by then is not written again. Without a ledger all is.
     Rewards are in logits of the reward model, lengths in characters, KL in nats per token. With a calibrator the
     expected share of persons that prefer the candidate is given too. Row order of `prompts` does not matter.
 
-    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any prompt, InvalidScores
-    for a reward that is not finite.
+    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any prompt or cannot complete one,
+    InvalidScores for a reward that is not finite.
     """
     asked = _questions(prompts, params)
     texts = [
-        _complete(policy, asked, params, (f"{role} completes", progress))
-        for role, policy in (("candidate", candidate), ("champion", champion))
+        _complete(LocalBackend(policy, label), asked, params, ledger, (f"{role} completes", progress))
+        for role, policy, label in (("candidate", candidate, candidate_label), ("champion", champion, champion_label))
     ]
     for label, written in zip((candidate_label, champion_label), texts, strict=True):
         _refuse_silence(label, written)
@@ -88,21 +93,25 @@ def _questions(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
     return repeated.assign(seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys])
 
 
-def _complete(policy: Policy, asked: pd.DataFrame, params: EvaluationParams, report: tuple[str, Progress]) -> list[str]:
+def _complete(
+    backend: LocalBackend, asked: pd.DataFrame, params: EvaluationParams, ledger: WorkLedger | None, report: tuple[str, Progress]
+) -> list[str]:
     note, progress = report
-    texts: list[str] = []
-    for start in range(0, len(asked), AT_A_TIME):
-        part = asked.iloc[start : start + AT_A_TIME]
-        made = policy.generate(
-            part["prompt"].tolist(),
-            temperature=params.temperature,
-            top_p=params.top_p,
-            seeds=part["seed"].tolist(),
-            max_new_tokens=params.max_new_tokens,
+    requests = [
+        CompletionRequest(
+            prompt_id=row.prompt_id, prompt=row.prompt, temperature=params.temperature, top_p=params.top_p, sample_index=row.sample_index,
+            seed=row.seed, max_tokens=params.max_new_tokens,
         )
-        texts += [one.text for one in made]
-        progress(len(texts), len(asked), note)
-    return texts
+        for row in asked.itertuples()
+    ]  # fmt: skip
+    made = outcomes(backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note)
+    # A completion without a word is judged as one; what could not be written at all would be judged as if it were.
+    for settled, result in made:
+        if result is None and settled.kind != "empty":
+            raise CompletionError(
+                f"{backend.model_version} could not complete prompt {asked['prompt_id'][settled.item_no]}: {settled.error}"
+            )
+    return ["" if result is None else result.text or "" for _, result in made]
 
 
 def _refuse_silence(label: str, texts: Sequence[str]) -> None:

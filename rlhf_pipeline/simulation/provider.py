@@ -21,8 +21,9 @@ from rlhf_pipeline.records import Record, content_hash
 
 Kind = Literal[
     "status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8", "huge", "drop", "cut", "no_finish",
-    "content_filter", "refusal", "empty", "no_choices",
+    "content_filter", "refusal", "empty", "no_choices", "error_event",
 ]  # fmt: skip
+Forgotten = Literal["metadata", "listed_metadata", "list", "id"]
 LOOPBACK = "127.0.0.1"
 OPINIONS = ("certainly", "probably", "perhaps", "hardly", "of course", "in a way", "as far as I know", "without doubt")
 WAIT = "stub-wait-"  # begins the name of a cookie that holds until when nobody is to ask
@@ -95,6 +96,7 @@ class StubProvider:
         self.chances = tuple(chances)
         self.batches = Batches(self, batch_s)
         self.requests: list[dict[str, Any]] = []
+        self.shown: set[tuple[str, str]] = set()  # paths that were asked, with the authorization that came with them
         self.arrivals: list[float] = []  # time.monotonic of each
         self._api_key = api_key
         self._refuses = refuses
@@ -161,6 +163,7 @@ class StubProvider:
     def reset(self) -> None:
         """Forget what was asked and counted."""
         self.requests.clear()
+        self.shown.clear()
         self.arrivals.clear()
         self._count = dict.fromkeys(Counters.model_fields, 0)
 
@@ -302,11 +305,14 @@ class _Connection(asyncio.Protocol):
                 if reply is None:
                     self.transport.close()
                 else:
-                    self._send_bytes(*reply)
+                    wait_s = stub.batches.wait_s
+                    self._send_bytes(*reply, None if wait_s is None else {"Retry-After": f"{wait_s:g}"})
             else:
                 self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
         elif method == "POST":
             body = json.loads(content)
+            stub.shown.add((path, headers.get("authorization", "")))
+            path = path.partition("?")[0]
             fault = stub.receive(body, max(self._not_before, *_waits(headers.get("cookie", ""))))
             delay = stub.latency_s + (fault.delay_s if fault else 0)
             # Each answer in a task of its own: streams wait between two words.
@@ -330,7 +336,7 @@ class _Connection(asyncio.Protocol):
             elif fault is not None and fault.kind in ("status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8"):
                 self._spoil(path, fault, is_streamed=bool(body.get("stream")))
             else:
-                await self._complete(path, body, fault.kind if fault else None)
+                await self._complete(path, body, fault)
         finally:
             stub.left()
 
@@ -352,14 +358,17 @@ class _Connection(asyncio.Protocol):
         else:
             self._send(200, {"detail": "not what you asked for"})
 
-    async def _complete(self, path: str, body: dict[str, Any], kind: Kind | None) -> None:
+    async def _complete(self, path: str, body: dict[str, Any], fault: Fault | None) -> None:
+        kind = fault.kind if fault else None
         answer = self.stub.answer(body, kind)
         # A filtered or refused answer is whole: providers bill it.
-        self.stub.bill(answer, arrives=kind not in ("drop", "cut", "no_finish"))
+        self.stub.bill(answer, arrives=kind not in ("drop", "cut", "no_finish", "error_event"))
         if kind == "drop":
             self.transport.close()
         elif body.get("stream"):
-            await self._stream(path, body, answer, kind)
+            await self._stream(path, body, answer, fault)
+        elif fault is not None and kind == "error_event":
+            self._send(200, _error(path, fault.message, fault.code))
         elif kind in ("cut", "no_finish"):
             content = json.dumps(answer if path.endswith("completions") else as_message(answer)).encode()
             self._send_bytes(200, "application/json", content[: len(content) // 2], length=len(content))
@@ -367,11 +376,15 @@ class _Connection(asyncio.Protocol):
         else:
             self._send(200, answer if path.endswith("completions") else as_message(answer))
 
-    async def _stream(self, path: str, body: dict[str, Any], answer: dict[str, Any], kind: Kind | None) -> None:
-        """Word by word; `cut` breaks the connection half-way, `no_finish` ends there as if that were all."""
+    async def _stream(self, path: str, body: dict[str, Any], answer: dict[str, Any], fault: Fault | None) -> None:
+        """Word by word; `cut` breaks the connection half-way, `no_finish` ends there as if that were all, `error_event` with an error."""
+        kind = fault.kind if fault else None
         self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         told = _openai_events(body, answer) if path.endswith("completions") else _anthropic_events(answer)
-        n = len(told) // 2 if kind in ("cut", "no_finish") else len(told)
+        n = len(told) // 2 if kind in ("cut", "no_finish", "error_event") else len(told)
+        if fault is not None and kind == "error_event":
+            told = [*told[:n], b"data: " + json.dumps(_error(path, fault.message, fault.code)).encode() + b"\n\n"]
+            n += 1
         for event in told[:n]:
             self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
             await asyncio.sleep(self.stub.chunk_s)
@@ -392,10 +405,8 @@ class _Connection(asyncio.Protocol):
         self._not_before, cookie = self.stub.refused(wait_s)
         headers = {**(headers or {}), **cookie}
         if path.endswith("messages"):
-            kind = code or {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(status, "api_error")
-            self._send(status, {"type": "error", "error": {"type": kind, "message": message}}, headers)
-        else:
-            self._send(status, {"error": {"message": message, "type": "stub", "param": None, "code": code}}, headers)
+            code = code or {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(status)
+        self._send(status, _error(path, message, code), headers)
 
     def _send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         self._send_bytes(status, "application/json", json.dumps(body).encode(), headers)
@@ -406,6 +417,13 @@ class _Connection(asyncio.Protocol):
         told = {"Content-Type": kind, "Content-Length": str(len(content) if length is None else length), **(headers or {})}
         head = f"HTTP/1.1 {status} STUB\r\n" + "".join(f"{name}: {value}\r\n" for name, value in told.items())
         self.transport.write(head.encode() + b"\r\n" + content)
+
+
+def _error(path: str, message: str, code: str | None) -> dict[str, Any]:
+    """In the words of either provider."""
+    if path.endswith("messages"):
+        return {"type": "error", "error": {"type": code or "api_error", "message": message}}
+    return {"error": {"message": message, "type": "stub", "param": None, "code": code}}
 
 
 def _waits(cookies: str) -> list[float]:
@@ -430,7 +448,9 @@ class Batches:
     """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they were submitted. Faults strike them too.
 
     Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the reply. The next one is refused as a
-    whole where `refuses_next` says why.
+    whole where `refuses_next` says why; one that would bring more than `most_requests` under way, as too much for the queue. `forgets`
+    holds what servers leave out that speak only some of this API: the `metadata` of a batch; its `listed_metadata`, in lists alone;
+    batches in the `list`, as one that lags behind; batches by their `id`. With `wait_s` nobody is to ask for batches before that time.
     """
 
     def __init__(self, stub: StubProvider, batch_s: float) -> None:
@@ -438,6 +458,10 @@ class Batches:
         self.n_submitted = 0
         self.n_unheard = 0
         self.refuses_next: str | None = None
+        self.most_requests = math.inf
+        self.forgets: frozenset[Forgotten] = frozenset()
+        self.wait_s: float | None = None
+        self.sizes: list[int] = []  # requests in each that was submitted
         self._stub = stub
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
@@ -446,6 +470,8 @@ class Batches:
     def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
         """Status, content type and content; None where the connection ends instead."""
         parts = path.split("/")[2:]
+        if self.wait_s is not None and parts[0] == "batches":
+            return 429, "application/json", json.dumps({"error": {"message": "slow down", "type": "stub"}}).encode()
         if (method, parts) == ("POST", ["files"]):
             return self._told({"id": self._kept(_file_in(headers, content)), "object": "file", "bytes": len(content), "created_at": 0,
                                "filename": "requests.jsonl", "purpose": "batch", "status": "processed"})  # fmt: skip
@@ -456,8 +482,11 @@ class Batches:
             self.n_unheard -= (is_unheard := self.n_unheard > 0)
             return None if is_unheard else self._told(made)
         if (method, parts) == ("GET", ["batches"]):
-            found = [self._worked_on(name) for name in reversed(self._batches)]
-            return self._told({"object": "list", "data": found, "has_more": False})
+            found = [] if "list" in self.forgets else [self._worked_on(name) for name in reversed(self._batches)]
+            bare = {"metadata": None} if "listed_metadata" in self.forgets else {}
+            return self._told({"object": "list", "data": [batch | bare for batch in found], "has_more": False})
+        if method == "GET" and parts[0] == "batches" and parts[-1] in self._batches and "id" not in self.forgets:
+            return self._told(self._worked_on(parts[-1]))
         return 404, "application/json", json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode()
 
     def _told(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
@@ -471,17 +500,28 @@ class Batches:
     def _submitted(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.n_submitted += 1
         name = f"batch_{self.n_submitted}"
+        self.sizes.append(len(self._files[asked["input_file_id"]].splitlines()))
+        n_under_way = sum(n for n, one in zip(self.sizes, self._batches, strict=False) if self._worked_on(one)["status"] == "in_progress")
         self._due[name] = time.monotonic() + self.batch_s
         self._batches[name] = {
             "id": name, "object": "batch", "endpoint": asked["endpoint"], "input_file_id": asked["input_file_id"],
             "completion_window": asked["completion_window"], "status": "in_progress", "created_at": int(time.time()),
-            "metadata": asked.get("metadata"), "output_file_id": None, "error_file_id": None, "errors": None,
+            "metadata": None if "metadata" in self.forgets else asked.get("metadata"), "output_file_id": None, "error_file_id": None,
+            "errors": None,
         }  # fmt: skip
         if self.refuses_next is not None:
-            said = [{"code": "invalid_request", "message": self.refuses_next, "line": None, "param": None}]
-            self._batches[name] |= {"status": "failed", "errors": {"object": "list", "data": said}}
+            self._refuse(name, "invalid_request", self.refuses_next)
             self.refuses_next = None
+        elif n_under_way + self.sizes[-1] > self.most_requests:
+            self._refuse(
+                name, "token_limit_exceeded", "Enqueued token limit reached. Please try again once some batches have been completed."
+            )
         return self._batches[name]
+
+    def _refuse(self, name: str, code: str, why: str) -> None:
+        """A batch as a whole."""
+        said = [{"code": code, "message": why, "line": None, "param": None}]
+        self._batches[name] |= {"status": "failed", "errors": {"object": "list", "data": said}}
 
     def _worked_on(self, name: str) -> dict[str, Any]:
         """A batch as it is now."""

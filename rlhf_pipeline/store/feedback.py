@@ -5,17 +5,21 @@ that text is cast, so that the correction becomes `chosen` in training like any 
 """
 
 import json
+import secrets
 from collections.abc import Sequence
 from datetime import UTC
+from random import Random
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, and_, func, literal, or_, select
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_hash, content_id
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest
 from rlhf_pipeline.store.casting import cast_votes, seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import comparisons, feedback
+from rlhf_pipeline.store.judgements import standing
+from rlhf_pipeline.store.schema import comparisons, feedback, votes
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
 STRENGTH = 4  # somebody took the trouble to write it
@@ -38,21 +42,19 @@ class FeedbackEntries:
             last = connection.execute(select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))).scalar() or 0
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
-                comparison = self._comparison(new, said_by)
-                comparison_id = comparison["comparison_id"]
-                known = select(comparisons.c.comparison_id).where(
-                    self._database.mine(comparisons), comparisons.c.comparison_id == comparison_id
-                )
-                if connection.execute(known).scalar() is None:
+                comparison = self._known(connection, new, said_by)
+                if comparison is None:
+                    comparison = self._comparison(connection, new, said_by)
                     self._database.insert(connection, comparisons, [comparison])
                     ledger.append(
                         actor=created_by, action="comparisons.publish", object_id="1 comparisons", digest=content_hash([comparison])
                     )
+                comparison_id = comparison["comparison_id"]
                 vote = NewVote(
                     comparison_id=comparison_id,
                     annotator_id=said_by,
                     annotator_kind=annotator_kind,
-                    choice=Choice.B,
+                    choice=Choice.A if comparison["completion_a"] == new.correction else Choice.B,
                     strength=STRENGTH,
                     reason=new.text,
                     voted_at=new.given_at or now,
@@ -83,13 +85,18 @@ class FeedbackEntries:
         kind: str | None = None,
         session_id: str | None = None,
         created_by: str | None = None,
+        seen_by: str | None = None,
         limit: int = 50,
     ) -> list[Feedback]:
-        """Newest first, at most `limit`; the next page is `before_id` the last one's id."""
+        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`: somebody who judges first, and for whom
+        there are no others' corrections than those that they judged."""
         conditions = [self._database.mine(feedback)]
         for column, value in ((feedback.c.kind, kind), (feedback.c.session_id, session_id), (feedback.c.created_by, created_by)):
             if value is not None:
                 conditions.append(column == value)
+        if seen_by is not None:
+            judged = select(literal(1)).where(standing(self._database, votes, seen_by), votes.c.comparison_id == feedback.c.comparison_id)
+            conditions.append(or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged.exists()))
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
         wanted = select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
@@ -109,26 +116,56 @@ class FeedbackEntries:
         with self._database.reading() as connection:
             return {row[0]: row[1] for row in connection.execute(wanted)}
 
-    def _comparison(self, new: NewFeedback, said_by: str) -> dict[str, object]:
+    def _known(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any] | None:
+        """The comparison that the same correction by the same author became before."""
+        a, b = comparisons.c.completion_a, comparisons.c.completion_b
+        same = select(comparisons).where(
+            self._database.mine(comparisons),
+            comparisons.c.pair_key == pair_key(str(new.prompt), str(new.completion), str(new.correction)),
+            comparisons.c.source == CORRECTION,
+            comparisons.c.written_by == said_by,
+            or_(
+                and_(comparisons.c.model_version_a == CORRECTION, a == new.correction, b == new.completion),
+                and_(comparisons.c.model_version_b == CORRECTION, b == new.correction, a == new.completion),
+            ),
+        )
+        known = connection.execute(same.order_by(comparisons.c.comparison_id).limit(1)).mappings().first()
+        return None if known is None else dict(known)
+
+    def _comparison(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any]:
+        """Id, side and place are drawn: whoever could tell which comparisons are corrections, as from an id that follows from the texts,
+        would else know which text their authors preferred."""
         prompt, completion, correction = str(new.prompt), str(new.completion), str(new.correction)
         prompt_id = content_id("prompt", prompt)
-        a, b = new.completion_id or content_id("completion", prompt, completion), content_id("completion", prompt, correction)
         now = self._database.clock.now()
+        day = (new.given_at or now).astimezone(UTC).date().isoformat()  # in UTC, as its vote's
+        seed = secrets.randbits(63)
+        draw = Random(seed)
+        # Of the day, or of the newest before it: in the morning a day may have no others yet.
+        place = comparisons.c.day.desc(), comparisons.c.position.desc(), comparisons.c.comparison_id.desc()
+        last = select(comparisons.c.position).where(self._database.mine(comparisons), comparisons.c.day <= day).order_by(*place).limit(1)
+        position = draw.randint(0, connection.execute(last).scalar() or 0)
+        sides = [
+            (new.completion_id or content_id("completion", prompt, completion), completion, "unknown"),
+            (content_id("completion", prompt, correction), correction, CORRECTION),
+        ]
+        draw.shuffle(sides)
+        (a_id, a, made_a), (b_id, b, made_b) = sides
         return {
-            "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, said_by),
-            "day": (new.given_at or now).astimezone(UTC).date().isoformat(),  # in UTC, as its vote's
+            "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, said_by, seed),
+            "day": day,
             "prompt_id": prompt_id,
             "prompt": prompt,
-            "completion_a_id": a,
-            "completion_b_id": b,
-            "completion_a": completion,
-            "completion_b": correction,
-            "model_version_a": "unknown",
-            "model_version_b": CORRECTION,
+            "completion_a_id": a_id,
+            "completion_b_id": b_id,
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": made_a,
+            "model_version_b": made_b,
             "category": CORRECTION,
             "repeat_of": None,
-            "position": 0,
-            "seed": 0,
+            "position": position,
+            "seed": seed,
             "published_at": now,
             "source": CORRECTION,
             "pair_key": pair_key(prompt, completion, correction),

@@ -165,24 +165,25 @@ class GenerationLedger:
     ) -> Turn:
         """See the protocol. Raises StoreError where the database refuses: then nothing of the turn was kept."""
         now = self._database.clock.now()
+        late: list[int] = []
         with self._database.writing() as connection:
             for batch in batches(attempts, MAX_ROWS):
-                self._settle(connection, run_id, owner, batch, now)
+                late += self._settle(connection, run_id, owner, batch, now)
             self._keep_leases(connection, owner, now, is_dead)
             claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
             found = {lane: len(mine) for lane, mine in claimed.items()}
             if not wanted or (any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())):
-                return Turn(claimed, hits, over)
+                return Turn(claimed, hits, over, late=late)
             mine = and_(self._run(items, run_id), or_(*(_of_lane(lane) for lane in wanted)))
             left = select(func.count(), func.min(items.c.not_before)).where(mine, items.c.state == "open")
             n_open, due = connection.execute(left).one()
             others = select(func.count()).where(mine, items.c.state == "leased", items.c.owner != owner)
             n_leased = connection.execute(others).scalar_one()
         due_s = None if due is None else max(0.0, (due - now).total_seconds())
-        return Turn(claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s)
+        return Turn(claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s, late=late)
 
-    def _settle(self, connection: Connection, run_id: str, owner: str, attempts: Sequence[Attempt], now: datetime) -> None:
-        """The calls, what they cost, the results, and where each item stands now."""
+    def _settle(self, connection: Connection, run_id: str, owner: str, attempts: Sequence[Attempt], now: datetime) -> list[int]:
+        """The calls, what they cost, the results, and where each item stands now; those whose failure does not count."""
         wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
             self._run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
@@ -214,6 +215,7 @@ class GenerationLedger:
         if late:
             at = and_(self._run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
+        return [a.item_no for change, a in zip(changes, attempts, strict=True) if not change and a.becomes == "failed"]
 
     def _spend(self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
         """Add calls to the sums of their day: never computed otherwise, so they equal the calls'."""
@@ -383,7 +385,7 @@ class GenerationLedger:
     ) -> Iterator[int]:
         is_open = and_(self._lane(run_id, lane), items.c.state == "open", true() if above is None else items.c.reserved > above)
         failed = {"state": "failed", "kind": kind, "error": error, "not_before": None, "settled_at": self._database.clock.now()}
-        return self._piecemeal(is_open, failed, items_)
+        return self._piecemeal(is_open, failed, items_, but_cached=above is not None)
 
     def release(self, run_id: str, owner: str, items_: Sequence[int] | None = None) -> None:
         at = and_(self._run(items, run_id), items.c.state == "leased", items.c.owner == owner)
@@ -395,19 +397,29 @@ class GenerationLedger:
         for _ in self._piecemeal(at, {"state": "open", "is_cached": False, "n_faults": 0}, items_):
             pass
 
-    def _piecemeal(self, at: ColumnElement[bool], values: Mapping[str, Any], items_: Sequence[int] | None = None) -> Iterator[int]:
-        """Change the items of these that are `at` something which `values` end, few at a time; each once it is kept."""
+    def _piecemeal(
+        self, at: ColumnElement[bool], values: Mapping[str, Any], items_: Sequence[int] | None = None, *, but_cached: bool = False
+    ) -> Iterator[int]:
+        """Change the items of these that are `at` something which `values` end, few at a time; each once it is kept. `but_cached` leaves
+        those as they are that the cache answers: the next turn takes them, whatever a call would cost."""
         some: Iterator[Sequence[int] | None] = (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
+        last = -1
         for batch in self._database.courteously(some):
             which = at if batch is None else and_(at, items.c.item_no.in_(batch))
+            wanted = select(items.c.run_id, items.c.item_no, items.c.cache_key).where(which).limit(MAX_ROWS)
+            if batch is None and but_cached:
+                wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)  # what is left as it is comes but once
             with self._database.writing() as connection:
-                found = connection.execute(select(items.c.run_id, items.c.item_no).where(which).limit(MAX_ROWS)).all()
-                if found:
-                    these = and_(self._run(items, found[0].run_id), items.c.item_no.in_([row.item_no for row in found]))
+                found = connection.execute(wanted).all()
+                have = self._hits(connection, found) if but_cached else set()
+                changed = [row.item_no for row in found if row.cache_key not in have]
+                if changed:
+                    these = and_(self._run(items, found[0].run_id), items.c.item_no.in_(changed))
                     connection.execute(update(items).where(these).values(values))
-            yield from (row.item_no for row in found)
+            yield from changed
             if batch is None and len(found) < MAX_ROWS:
                 return
+            last = found[-1].item_no if found else last
 
     # --- what is known ---------------------------------------------------------------------------------------------------------------
 

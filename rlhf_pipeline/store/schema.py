@@ -117,6 +117,7 @@ comparisons = _table(
     _id("pair_key", nullable=True),
     _id("written_by", nullable=True),
     _index("ix_comparisons_day", "day", "position", "comparison_id"),
+    _index("ix_comparisons_category", "category", "day", "position", "comparison_id"),
     _index("ix_comparisons_pair_key", "pair_key"),
     _index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),
     Index(

@@ -66,6 +66,8 @@ class Tokens:
             known = connection.execute(of_user).scalars().all()
             if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
+            if EVERYWHERE in known:  # what is looked at now ends in no other project before the secret is kept
+                alone_in_organization(self._database, connection)
             if asked_by is not None:
                 must_hold(self._database, connection, asked_by)
             if password_hash is not None:
@@ -101,6 +103,9 @@ class Tokens:
         with acting(self._database) as (connection, ledger):
             this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
+            if row is not None and row["project_id"] == EVERYWHERE:
+                alone_in_organization(self._database, connection)
+                row = connection.execute(select(tokens).where(this)).mappings().one_or_none()  # as whoever held it before left it
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
                 return None
@@ -137,13 +142,18 @@ class Tokens:
         with acting(self._database) as (connection, ledger):
             whose = () if user_id is None else (tokens.c.user_id == user_id,)
             this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash.startswith(token_id, autoescape=True), *whose)
-            found = connection.execute(select(tokens.c.token_hash).where(this)).scalars().all()
+            found = connection.execute(select(tokens.c.token_hash, tokens.c.project_id).where(this)).all()
             if len(found) != 1 or len(token_id) < 12:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
+            token_hash = found[0].token_hash
+            if found[0].project_id == EVERYWHERE:
+                alone_in_organization(self._database, connection)  # where it just makes another, that is made before
             now = self._database.clock.now()
-            here = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == found[0])
+            here = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == token_hash)
             connection.execute(tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now))
-            ledger.append(actor=actor, action="tokens.revoke", object_id=found[0][:16], digest=content_hash("tokens.revoke", found[0][:16]))
+            ledger.append(
+                actor=actor, action="tokens.revoke", object_id=token_hash[:16], digest=content_hash("tokens.revoke", token_hash[:16])
+            )
 
     def _holding(self, secret: str) -> Token | None:
         with self._database.reading() as connection:

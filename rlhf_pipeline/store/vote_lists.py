@@ -5,15 +5,18 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, and_, func, literal, or_, select
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, union_all
 
 from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.judgements import standing
 from rlhf_pipeline.store.schema import comparisons, votes
+
+FEW = 5_000  # votes of one's own, with which the votes on the same comparisons are looked up quicker than lists are searched for them
 
 
 class Tally(Record):
@@ -88,6 +91,49 @@ class VoteLists:
         wanted = select(votes, is_superseded.label("is_superseded")).where(*mine).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             return [(vote_of(dict(row)), row["is_superseded"]) for row in connection.execute(wanted).mappings()]
+
+    def seen_among(self, reader_id: str, seqs: Sequence[int], *, limit: int) -> list[int]:
+        """The first `limit` of these seqs, which come newest first, whose votes somebody may see who judges first."""
+        if not seqs:
+            return []
+        is_looked_up, is_seen = self._voted_little(reader_id), self._seen_by(reader_id)
+        with self._database.reading() as connection:
+            if is_looked_up:
+                seen = set(connection.execute(self._seqs_seen_by(reader_id)).scalars())
+                return [seq for seq in seqs if seq in seen][:limit]
+            found: list[int] = []
+            for some in batches(seqs, MAX_PARAMETERS):
+                wanted = select(votes.c.seq).where(self._database.mine(votes), votes.c.seq.in_(some), is_seen)
+                seen = set(connection.execute(wanted).scalars())
+                found += [seq for seq in some if seq in seen]
+                if len(found) >= limit:
+                    break
+            return found[:limit]
+
+    def _seen_by(self, reader_id: str) -> ColumnElement[bool]:
+        """That a vote is shown to somebody who judges first: their own, and what was said of what they judged.
+
+        Of few comparisons the votes are looked up, however far back they lie; whoever judged many finds enough for a page by going through
+        the list.
+        """
+        if self._voted_little(reader_id):
+            return votes.c.seq.in_(self._seqs_seen_by(reader_id))
+        own = votes.alias("own")
+        same = select(literal(1)).where(standing(self._database, own, reader_id), own.c.comparison_id == votes.c.comparison_id)
+        return or_(votes.c.annotator_id == reader_id, same.exists())
+
+    def _seqs_seen_by(self, reader_id: str) -> Any:
+        own, judged, shared = votes.alias("own"), votes.alias("judged"), votes.alias("shared")
+        of = select(judged.c.comparison_id).where(standing(self._database, judged, reader_id))
+        return union_all(
+            select(own.c.seq).where(self._database.mine(own), own.c.annotator_id == reader_id),
+            select(shared.c.seq).where(self._database.mine(shared), shared.c.comparison_id.in_(of)),
+        )
+
+    def _voted_little(self, reader_id: str) -> bool:
+        some = select(literal(1)).where(self._database.mine(votes), votes.c.annotator_id == reader_id).limit(FEW + 1)
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(some.subquery())).scalar_one() <= FEW
 
     def paces(self, after_seq: int, *, up_to_seq: int) -> list[tuple[str, float | None]]:
         """(annotator, seconds) of the votes between two seqs that are no skips, in order."""

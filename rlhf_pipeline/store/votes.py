@@ -230,15 +230,19 @@ class Votes(VoteLists):
         day: str | None = None,
         annotator_id: str | None = None,
         comparison_id: str | None = None,
+        seen_by: str | None = None,
         limit: int = 50,
     ) -> pd.DataFrame:
         """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is `before_seq` the last row's seq.
 
-        The hundredth page costs what the first one does.
+        The hundredth page costs what the first one does. `seen_by`: somebody who judges first, and for whom there are no others than
+        their own and those on what they judged.
         """
         upper = LATEST if before_seq is None else before_seq
         given = ((votes.c.day, day), (votes.c.annotator_id, annotator_id), (votes.c.comparison_id, comparison_id))
         only = [column == value for column, value in given if value is not None]
+        if seen_by is not None:
+            only.append(self._seen_by(seen_by))
         wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *only).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
@@ -251,7 +255,9 @@ class Votes(VoteLists):
                 rows += connection.execute(self._as_cast(LATEST).where(votes.c.seq.in_(some))).all()
         return frame_of(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
 
-    def search(self, text: str, *, before_seq: int | None = None, limit: int = 50) -> tuple[pd.DataFrame, int | None]:
+    def search(
+        self, text: str, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
+    ) -> tuple[pd.DataFrame, int | None]:
         """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next page (None at the beginning).
 
         A page reads no more than SEARCH_LOOKS_AT votes: it may hold none and still have a next.
@@ -259,7 +265,7 @@ class Votes(VoteLists):
         upper = before_seq if before_seq is not None else self.max_seq() + 1
         lower = max(1, upper - SEARCH_LOOKS_AT)
         said = votes.c.reason.icontains(text, autoescape=True)
-        among = votes.c.seq < upper, votes.c.seq >= lower
+        among = votes.c.seq < upper, votes.c.seq >= lower, *(() if seen_by is None else (self._seen_by(seen_by),))
         wanted = self._as_cast(LATEST).where(*among, said).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             found = frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)

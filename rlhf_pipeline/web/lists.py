@@ -31,29 +31,29 @@ def votes(
     cursor: str | None,
     limit: int,
 ) -> Page[VoteOut]:
-    """Newest first, without those that the reader may not see yet: a page may be short and still have a next.
+    """Newest first, without those that the reader may not see yet, of which `next` tells nothing either.
 
     Raises Problem 422 for words beside other filters, and for a mark beside others than the annotator; 403 as `check_mark`.
     """
     place = place_of(cursor, int)
     before = place[0] if place else None
+    seen_by = None if principal.sees_others_votes else principal.user_id
     if mark is not None:
         if words or only.get("day") or only.get("comparison_id"):
             wrong = [("query.mark", "stands with annotator_id alone")]
             raise Problem(422, "mark goes with annotator_id alone: leave the other filters out.", kind="invalid", errors=wrong)
         check_mark(principal, mark)
-        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit)
+        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit if seen_by is None else None)
+        seqs = seqs if seen_by is None else site.store.votes.seen_among(seen_by, seqs, limit=limit)
         found, following = site.store.votes.with_seqs(seqs), seqs[-1] if len(seqs) == limit else None
     elif words:
         if any(only.values()):
             raise Problem(422, "q searches all votes: leave the other filters out.", kind="invalid", errors=[("query.q", "stands alone")])
-        found, following = site.store.votes.search(words, before_seq=before, limit=limit)
+        found, following = site.store.votes.search(words, before_seq=before, seen_by=seen_by, limit=limit)
     else:
-        found = site.store.votes.page(before_seq=before, limit=limit, **only)
+        found = site.store.votes.page(before_seq=before, seen_by=seen_by, limit=limit, **only)
         following = int(found["seq"].iloc[-1]) if len(found) == limit else None
     rows = plain_rows(found)
-    hidden = unjudged(site, principal, [row["comparison_id"] for row in rows])
-    rows = [row for row in rows if row["comparison_id"] not in hidden or row["annotator_id"] == principal.user_id]
     said = site.store.votes.with_ids([row["vote_id"] for row in rows])
     items = [_vote_out(row, said[row["vote_id"]]) for row in rows]
     return Page(items=items, next=cursor_of(following) if following else None)
@@ -77,13 +77,17 @@ def feedback(
     cursor: str | None,
     limit: int,
 ) -> Page[Feedback]:
-    """Newest first, without the corrections that the reader may not see yet: a page may be short and still have a next."""
+    """Newest first, without the corrections that the reader may not see yet, of which `next` tells nothing either."""
     place = place_of(cursor, int)
     found = site.store.feedback.page(
-        before_id=place[0] if place else None, kind=kind, session_id=session_id, created_by=created_by, limit=limit
+        before_id=place[0] if place else None,
+        kind=kind,
+        session_id=session_id,
+        created_by=created_by,
+        seen_by=None if principal.sees_others_votes else principal.user_id,
+        limit=limit,
     )
-    following = cursor_of(found[-1].feedback_id) if len(found) == limit else None
-    return Page(items=_seen(site, principal, found), next=following)
+    return Page(items=found, next=cursor_of(found[-1].feedback_id) if len(found) == limit else None)
 
 
 def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback:
@@ -91,17 +95,13 @@ def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback
     found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
     if not found or found[0].feedback_id != feedback_id:
         raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
-    if not _seen(site, principal, found):
+    # A correction is its author's vote, and is shown as votes are: one's own, and others' on what one has judged.
+    on = [found[0].comparison_id] if found[0].comparison_id is not None else []
+    if found[0].created_by != principal.user_id and unjudged(site, principal, on):
         raise Problem(
             403, f"Feedback {feedback_id} is a correction of what you have not judged yourself: who votes judges first.", kind="blind"
         )
     return found[0]
-
-
-def _seen(site: Site, principal: Principal, entries: list[Feedback]) -> list[Feedback]:
-    """A correction is its author's vote, and is shown as votes are: one's own, and others' on what one has judged."""
-    hidden = unjudged(site, principal, [one.comparison_id for one in entries if one.comparison_id is not None])
-    return [one for one in entries if one.comparison_id not in hidden or one.created_by == principal.user_id]
 
 
 def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:

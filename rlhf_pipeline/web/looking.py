@@ -56,12 +56,12 @@ class Looking:
         self._told = time.monotonic(), found
         return found
 
-    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int) -> list[int]:
-        """Seqs of the votes that bear a mark, of one annotator or of all, newest first."""
+    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int | None) -> list[int]:
+        """Seqs of the votes that bear a mark, of one annotator or of all, newest first; at most `limit`, or all."""
         known = self.found().by_annotator
         people = [known[annotator_id]] if annotator_id in known else [] if annotator_id is not None else list(known.values())
         upper = np.iinfo(np.int64).max if before_seq is None else before_seq
-        newest = [seqs[: np.searchsorted(seqs, upper)][-limit:] for seqs in (one.marked[mark].seqs for one in people)]
+        newest = [seqs[: np.searchsorted(seqs, upper)][-(limit or 0) :] for seqs in (one.marked[mark].seqs for one in people)]
         return sorted((int(seq) for seqs in newest for seq in seqs), reverse=True)[:limit]
 
     def catch_up(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rlhf_pipeline.records import User
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Offer, Offered
@@ -30,13 +31,18 @@ def offer(site: Site, actor: str, asked: Offer) -> Offered:
     return Offered(n_comparisons=len(ids), n_slots=n_new)
 
 
+def may_be_asked(user: User) -> bool:
+    """Whether cards are dealt to them: people who may vote, no programs."""
+    return user.kind == "person" and user.disabled_at is None and Permission.VOTES_CAST in permissions_of(user.all_roles)
+
+
 def _ask(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
     """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person has none; NotFound, UnknownComparison."""
     if asked.overlap is not None:
         said = "is how many people judge each, and annotator_id names one: leave one of them out"
         raise Problem(422, f"overlap {said}.", kind="invalid", errors=[("body.overlap", said)])
     user = site.store.users.get(annotator_id)
-    if user.kind != "person" or user.disabled_at is not None or Permission.VOTES_CAST not in permissions_of(user.all_roles):
+    if not may_be_asked(user):
         said = "is no person who may vote here: give them a role that votes, or name somebody else"
         raise Problem(422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)])
     return site.store.assignments.ask(annotator_id, ids, priority=asked.priority, actor=actor)

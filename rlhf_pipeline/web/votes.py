@@ -221,11 +221,13 @@ def _own_choice(card: Card | None, choice: Choice) -> Choice:
 
 def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     """What the server filled in is taken from the first time: a repeated request is the same although the clock and the guidelines
-    went on."""
+    went on, and although a program sent the page's file before the page did."""
     first = site.store.votes.with_key(new.idempotency_key)
     if first is None:
         return new
-    filled: dict[str, Any] = {} if sent.guideline_version is not None else {"guideline_version": first.guideline_version}
+    filled: dict[str, Any] = {"origin": first.origin}
+    if sent.guideline_version is None:
+        filled["guideline_version"] = first.guideline_version
     if sent.voted_at is None or sent.voted_at > first.received_at:
         filled["voted_at"] = first.voted_at
     return new.model_copy(update=filled)

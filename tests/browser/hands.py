@@ -7,7 +7,8 @@ from typing import Any
 from rlhf_pipeline.records import User
 from tests.browser.people import People
 
-SECONDS = 15.0
+SECONDS = 18.75 + 15  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
+ON_ITS_WAY = ("Looking for comparisons", "Sending your votes")  # titles of the page between two cards, where a machine is slow
 UNTIL_TRIED_AGAIN = 18.75 + SECONDS  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
 
 
@@ -35,15 +36,23 @@ def press(page: Any, *keys: str) -> None:
 
 
 def vote(page: Any, key: str) -> tuple[str, str, str]:
-    """Press a key and see another comparison, or the end; what was judged."""
+    """Press a key and see another comparison, or the end; what was judged. While the page waits for cards, a key would judge nothing."""
     before = shown(page)
     page.keyboard.press(key)
-    until(lambda: not page.is_visible("#desk") or shown(page) != before, "the next comparison")
+
+    def is_next() -> bool:
+        if page.is_visible("#desk"):
+            return shown(page) != before
+        if page.is_visible("#outbox.waiting"):  # no connection: no card is on its way
+            return True
+        return page.is_visible("#empty") and page.inner_text("#empty-title") not in ON_ITS_WAY
+
+    until(is_next, "the next comparison")
     return before
 
 
 def all_sent(page: Any) -> None:
-    until(lambda: not page.is_visible("#outbox"), "an empty outbox", UNTIL_TRIED_AGAIN)
+    until(lambda: not page.is_visible("#outbox"), "an empty outbox")
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:

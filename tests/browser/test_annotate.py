@@ -1,5 +1,6 @@
 """Somebody judges by keyboard alone, and what they said is what is stored."""
 
+from statistics import median
 from typing import Any
 
 import pytest
@@ -131,6 +132,33 @@ def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: A
     all_sent(page)
     page.wait_for_timeout(2500)  # until it has looked again
     assert page.inner_text("#today") == "20" == str(len(site.votes(ann)))
+
+
+def test_the_median_is_of_the_seconds_that_the_cards_were_seen(site: People, page: Any) -> None:
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.wait_for_timeout(300)
+    assert page.inner_text("#median") == "–", "nobody knows of a median before the third vote"
+
+    def told() -> float:
+        seconds, unit = page.inner_text("#median").split()
+        assert unit == "s"
+        return float(seconds)
+
+    for waited in (2500, 100, 1300, 100):
+        page.wait_for_timeout(waited)
+        vote(page, "1")
+        all_sent(page)
+        taken = [v.duration_s for v in site.votes(ann)]
+        if len(taken) > 2:
+            assert told() == pytest.approx(median(taken), abs=0.051), taken  # shown by tenths
+    assert 0.5 < told() < 1.2, "between the two in the middle"
+    page.reload()
+    at_the_desk(page)
+    until(lambda: page.inner_text("#median") != "–", "what the server counted")
+    assert told() == pytest.approx(median(taken), abs=0.051)
 
 
 def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: Any) -> None:

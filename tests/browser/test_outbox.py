@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.web.schemas import Batch, VoteInBatch
 from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote
 from tests.browser.people import People
@@ -515,6 +516,126 @@ def test_a_card_whose_undo_is_discarded_while_it_is_judged_anew_is_put_away(site
         assert vote(page, "2") != judged
     all_sent(page)
     assert len(site.votes(ann)) == 4
+
+
+def test_an_undo_that_is_discarded_lets_its_vote_stand_also_where_what_replaced_it_was_taken_back_too(
+    site: People, context: Any, page: Any
+) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    judged = vote(page, "1")
+    all_sent(page)
+    refuse(context, lambda sent: "undone" in sent["flags"], 403)
+    press(page, "u")
+    vote(page, "2")
+    press(page, "u")
+    assert shown(page) == judged
+    page.get_by_role("button", name="Look at them").wait_for()
+    rows = look(page)
+    until(lambda: rows.count() == 3, "the undo, the vote anew and its undo")
+    discard(rows, 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    assert page.inner_text("#today") == "1"
+    assert shown(page) != judged, "its vote stands"
+    context.unroute("**/api/v1/votes")
+    while page.is_visible("#desk"):
+        assert vote(page, "3") != judged
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [4, 2, 2, 2]
+
+
+def test_an_undo_that_the_server_refuses_lets_its_vote_stand_also_where_what_replaced_it_was_taken_back_too(
+    site: People, context: Any, page: Any
+) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    judged = vote(page, "1")
+    all_sent(page)
+    context.set_offline(True)
+    press(page, "u")
+    vote(page, "2")
+    press(page, "u")
+    until(lambda: unsent(page) == 3, "the undo, the vote anew and its undo")
+    refuse(context, lambda sent: "undone" in sent["flags"], 422)
+    context.set_offline(False)
+    until(lambda: unsent(page) == 2, "a refused undo")
+    assert shown(page) != judged, "its vote stands"
+    rows = look(page)
+    until(lambda: "(409)" in rows.nth(0).inner_text(), "a vote that came too late to replace another")
+    discard(rows, 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    all_sent(page)
+    assert page.inner_text("#today") == "1"
+    assert [v.strength for v in site.votes(ann)] == [4]
+
+
+class Later:
+    """The clock of a server that heard nothing of a device for two hours."""
+
+    def now(self) -> datetime:
+        return utc_now() + timedelta(hours=2)
+
+
+def test_a_vote_cast_anew_is_not_lost_where_it_comes_too_late(site: People, context: Any, page: Any) -> None:
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    context.set_offline(True)
+    press(page, "u")
+    vote(page, "7")
+    until(lambda: unsent(page) == 2, "the undo and the vote anew")
+    site.store.database.clock = Later()
+    context.set_offline(False)
+    page.get_by_role("button", name="Look at them").wait_for()
+    rows = look(page)
+    until(lambda: "(409)" in rows.nth(0).inner_text(), "what the server said")
+    assert "may be changed for" in rows.nth(0).inner_text()
+    assert [rows.nth(i).locator("b").inner_text() for i in range(rows.count())] == ["Taken back", "B somewhat better"]
+    page.reload()
+    at_the_desk(page)
+    assert unsent(page) == 2, "it is on the device until it is discarded"
+    discard(look(page), 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    all_sent(page)
+    assert [v.strength for v in site.votes(ann)] == [4]
+
+
+def test_what_was_sent_from_the_file_and_is_sent_again_by_the_page_is_the_same(site: People, context: Any, page: Any) -> None:
+    """The page said of a vote cast anew which undo it replaces, the file did not: recorded, it was refused as another vote."""
+    site.furnish(4)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    vote(page, "1")
+    all_sent(page)
+    refuse(context, lambda sent: True, 403)
+    press(page, "u")
+    vote(page, "2")
+    vote(page, "3")
+    until(lambda: unsent(page) == 3, "the undo, the vote anew and another one")
+    look(page)
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download all as JSON").click()
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    kept = json.loads(Path(downloading.value.path()).read_text())
+    secret, _ = site.store.tokens.issue(ann.user_id, kind="api", lifetime=timedelta(hours=1), actor="test")
+    answer = httpx.post(f"{site.url}/api/v1/votes:batch", json=kept, headers={"Authorization": f"Bearer {secret}"})
+    assert [one["status"] for one in answer.json()["results"]] == [201] * 3, answer.text
+    context.unroute("**/api/v1/votes")
+    statuses: list[int] = []
+    page.on("response", lambda got: statuses.append(got.status) if got.url.endswith("/api/v1/votes") else None)
+    all_sent(page)
+    assert statuses == [201] * 3
+    assert not page.is_visible("#notice")
+    first, undone, again, other = site.votes(ann)
+    assert (undone.supersedes, again.supersedes, other.supersedes) == (first.vote_id, undone.vote_id, None)
 
 
 def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(site: People, context: Any, page: Any) -> None:

@@ -114,6 +114,23 @@ def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin:
     assert site.store.assignments.work_left().n_slots == 8
 
 
+def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admin: Any) -> None:
+    ann = site.add("ann@example.org", name="Ann")
+    site.add("bo@example.org", name="Bo")
+    site.rules(repeat_share=0, gold_share=0)
+    site.furnish(3, offered=False)
+    page.goto(site.url + "/comparisons")
+    page.get_by_text("Offer comparisons to people").press("Enter")
+    whom = page.get_by_label("Whom")
+    assert whom.input_value() == ""
+    whom.focus()
+    page.keyboard.type("Ann")
+    assert whom.input_value() == ann.user_id
+    page.get_by_role("button", name="Offer").press("Enter")
+    page.get_by_text("3 judgements of 3 comparisons are asked of Ann.").wait_for()
+    assert len(site.store.assignments.deal(ann.user_id, 5, site.store.rules.latest()[1])) == 3
+
+
 def test_what_a_form_gets_wrong_is_said_beside_it(site: People, page: Any, admin: Any) -> None:
     page.goto(site.url + "/rules")
     page.get_by_label("Share of repeats").fill("7")

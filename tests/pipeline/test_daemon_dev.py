@@ -6,6 +6,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,17 @@ def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
     )
     with urllib.request.urlopen(search, timeout=30) as answer:
         assert [model["name"] for model in json.load(answer)["registered_models"]] == ["demo.policy"]
+
+
+def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
+    """The web servers of Dagster and MLflow ask nobody for a login: whoever reaches them may start runs and delete models."""
+    found = []
+    for process in dev.server.family():
+        with suppress(psutil.NoSuchProcess):  # a run that ended meanwhile
+            found += [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+    ports = {int(address.rpartition(":")[2]) for address in (dev.web, dev.dagster, dev.mlflow)}
+    assert ports <= {c.laddr.port for c in found}
+    assert {c.laddr.ip for c in found} == {"127.0.0.1"}, found
 
 
 def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev) -> None:

@@ -1,11 +1,12 @@
 """A run whose provider asked for hours of peace: parked, shown, and gone on with by the sensor once they are over."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
 from pydantic import SecretStr
 
@@ -17,7 +18,7 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
-from sensors.parked import parked_sensor
+from sensors.parked import RANGE_TAGS, parked_sensor
 from sensors.runs import RUN_KEY_TAG
 from tests.unit.completions.asking import prompts_of
 
@@ -26,9 +27,27 @@ HOURS = 2
 CONFIG = {"ops": {"completions": {"config": {"k": 2, "concurrency": 1}}}}
 
 
-@dg.asset(name="prompts", partitions_def=completions.partitions_def)
-def prompts() -> Any:
-    return prompts_of(5).assign(day=DAY)
+@dg.asset(name="prompts", partitions_def=completions.partitions_def, backfill_policy=dg.BackfillPolicy.single_run())
+def prompts(context: dg.AssetExecutionContext) -> pd.DataFrame:
+    days = [
+        prompts_of(5, f"On {day}, {{}}?").assign(day=day, prompt_id=lambda of: of["day"] + of["prompt_id"])
+        for day in context.partition_keys
+    ]
+    return pd.concat(days, ignore_index=True)
+
+
+class Days(dg.IOManager):
+    """Frames in memory, a range of days as one, like that of the pipeline."""
+
+    def __init__(self) -> None:
+        self.frames: dict[str, pd.DataFrame] = {}
+
+    def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame) -> None:
+        self.frames |= {f"{context.asset_key}{day}": obj[obj["day"] == day] for day in context.asset_partition_keys}
+
+    def load_input(self, context: dg.InputContext) -> pd.DataFrame:
+        found = [self.frames[f"{context.asset_key}{day}"] for day in context.asset_partition_keys]
+        return pd.concat(found, ignore_index=True)
 
 
 @pytest.fixture
@@ -48,16 +67,22 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def collect(store: Store, instance: dg.DagsterInstance, tmp_path: Path) -> Callable[..., dg.ExecuteInProcessResult]:
     registry = Registry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost")
 
-    def run(stub: StubProvider, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
+    frames = Days()
+
+    def run(
+        stub: StubProvider, config: dict[str, Any], first: str = DAY, last: str = DAY, run_key: str | None = None
+    ) -> dg.ExecuteInProcessResult:
         settings = Settings(
             home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr("k"), api_model="stub-model"
         )
         resources = {
             "settings": settings, "champions": Champions(store, registry, tmp_path / "cache"), "store": store, "registry": registry,
-            "progress": lambda stage: lambda *told: None, "io_manager": dg.mem_io_manager,
+            "progress": lambda stage: lambda *told: None, "io_manager": frames,
         }  # fmt: skip
+        tags = {} if run_key is None else {RUN_KEY_TAG: run_key}
         return dg.materialize(
-            [prompts, completions], partition_key=DAY, resources=resources, run_config=config, instance=instance, raise_on_error=False,
+            [prompts, completions], partition_key=first if first == last else None, resources=resources, run_config=config,
+            instance=instance, raise_on_error=False, tags=tags if first == last else tags | dict(zip(RANGE_TAGS, (first, last), strict=True)),
         )  # fmt: skip
 
     return run
@@ -147,6 +172,43 @@ def test_completions_made_anew_under_another_configuration_are_not_overwritten(
         assert collect(stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}).success
     assert tick(store, instance).run_requests == []
     assert store.generation.parked() == [], "nor is it told of as waiting"
+
+
+def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
+    return [tuple(request.tags.get(tag, request.partition_key) for tag in RANGE_TAGS) for request in requests]
+
+
+def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody_has_them(
+    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    first, second, third, last = "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05"
+    with StubProvider(faults=[None, LONG]) as stub:
+        assert not collect(stub, CONFIG, first, last).success
+        [run] = store.generation.parked()
+        store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+        assert spans(tick(store, instance).run_requests or []) == [(first, last)]
+
+        assert collect(stub, CONFIG, second, second).success  # somebody made one of its days anew
+        asked = tick(store, instance).run_requests or []
+        assert spans(asked) == [(first, first), (third, last)]
+        assert [run.run_id for run in store.generation.parked()] == [run.run_id], "its other days still wait"
+
+        assert collect(stub, dict(asked[0].run_config), first, first, asked[0].run_key).success
+        assert spans(tick(store, instance).run_requests or []) == [(third, last)]
+
+        stub.add_faults([LONG])  # the rest is asked for, and has to wait: as a run of its own
+        assert not collect(stub, dict(asked[1].run_config), third, last, asked[1].run_key).success
+        n_calls = stub.n_calls
+        assert tick(store, instance).run_requests == []
+        [waiting] = store.generation.parked()
+        assert waiting.run_id != run.run_id, "asked for twice it would be called for before its time"
+        assert stub.n_calls == n_calls
+        store.generation.park(waiting.run_id, utc_now() - timedelta(seconds=1), waiting.parked_why or "")
+        [again] = tick(store, instance).run_requests or []
+        assert spans([again]) == [(third, last)]
+        assert collect(stub, dict(again.run_config), third, last, again.run_key).success
+    assert tick(store, instance).run_requests == []
+    assert store.generation.parked() == []
 
 
 def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(store: Store, instance: dg.DagsterInstance) -> None:

@@ -55,7 +55,9 @@ def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(small: Any, b
 
 def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(small: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(small, completion_backend="template"), small.day(3)
+    project.store.migrate()  # as `rlhf init` does: what is written stands in its ledger
     result = made(project, day, n=6, source="freeform", written=True)
+    assert {(run.asset, *run.states) for run in project.store.generation.runs()} == {("prompts", "succeeded")}
     assert result.asset_materializations_for_node("prompts")[0].metadata["n_not_written"].value == 0
     frame = project.files.read_frame("prompts", day)
     assert all("instruction" in json.loads(variables) for variables in frame["variables"])

@@ -39,6 +39,7 @@ class Served:
     home: Path
     port: int = field(default_factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
+    environ: dict[str, str] = field(default_factory=dict)  # beside what every server here is started with
 
     @property
     def address(self) -> str:
@@ -55,8 +56,8 @@ class Served:
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [RLHF, "serve", "--port", str(self.port)], cwd=self.home, env=environ_of(self.url, self.home), stdout=log, stderr=log,
-                start_new_session=True,
+                [RLHF, "serve", "--port", str(self.port)], cwd=self.home, env=environ_of(self.url, self.home) | self.environ, stdout=log,
+                stderr=log, start_new_session=True,
             )  # fmt: skip
         wait_until_it_answers(self.process, self.port, self.log)
 

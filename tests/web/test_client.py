@@ -188,7 +188,7 @@ def test_feedback_is_sent_and_a_correction_becomes_chosen(admin: Client) -> None
     assert made.comparison_id is not None
     shown = admin.comparison(made.comparison_id)
     (vote,) = admin.votes(comparison_id=made.comparison_id)
-    assert (shown.completion_b, vote.choice) == ("4", Choice.B)
+    assert {Choice.A: shown.completion_a, Choice.B: shown.completion_b}[vote.choice] == "4"
     assert [f.feedback_id for f in admin.feedback(session_id="s")] == [made.feedback_id]
 
 

@@ -17,6 +17,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.completing import AT_MOST
 from tests.web.conftest import ShiftedClock, Web
+from tests.web.test_pages import MORE_PAGES, pages_of
 
 KEY = "sk-canary-90ab"
 ASKED = {"prompt": "Name a river and say where it ends.", "max_tokens": 40}
@@ -102,6 +103,21 @@ def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(web: Web,
     assert name == "failed"
     assert "RLHF_API_KEY" in data["error"]
     assert KEY not in data["error"]
+
+
+def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(web: Web, stub: StubProvider) -> None:
+    stub.add_faults([Fault(kind="status", status=400, message=f"the key {KEY} may not", retry_after_ms=None)])
+    with web.client(Role.ENGINEER) as client:
+        [(name, data, _)] = events(client, ASKED)
+    assert (name, "***" in data["error"]) == ("failed", True), "the STUB did repeat it"
+    [comparison_id] = web.publish(1, completion_a=f"It says {data['error']}")
+    with Server(create_app(web.settings, web.store)) as server:
+        paged = Web(web.store, web.settings, server.url, web.clock)
+        browser = paged.browser(paged.add(Role.ADMIN, Role.ENGINEER, Role.CURATOR, Role.ANNOTATOR))
+        paths = [*pages_of(web.settings, web.store), *MORE_PAGES, f"/comparisons/{comparison_id}"]
+        pages = {path: browser.get(f"{server.url}{path}", follow_redirects=True).text for path in paths}
+    assert len(pages) > 15
+    assert [path for path, page in pages.items() if KEY in page] == []
 
 
 def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(web: Web, stub: StubProvider) -> None:

@@ -1,5 +1,6 @@
 """`rlhf serve` as an operator meets it: ready soon, one link for the first admin, an anchor a day, an end when told."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -10,12 +11,14 @@ import httpx
 import psutil
 import pytest
 
-from benchmarks.web_server import RLHF, environ_of
+from benchmarks.web_server import RLHF, environ_of, wait_until_it_answers
+from rlhf_pipeline.cli.listening import FOLDER
 from rlhf_pipeline.store import anchors
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
 
 CPU_SECONDS_TO_START = 5.0  # what it takes on a machine that has nothing else to do
 SECONDS_TO_START = 30.0  # by the clock, however busy the machine is; the figure printed is to be below 5 on an idle one
+BY_DEFAULT = "http://127.0.0.1:8080"
 
 
 @pytest.fixture
@@ -80,3 +83,66 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
     assert f"Port {port}" in done.stderr
     assert "--port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def rlhf(server: Served, *arguments: str, **environ: str) -> str:
+    """What a command prints on the server's home."""
+    done = subprocess.run(
+        [RLHF, *arguments], env=environ_of(server.url, server.home) | environ, cwd=server.home, capture_output=True, text=True, check=True, timeout=60
+    )  # fmt: skip
+    return done.stdout
+
+
+def linked(server: Served, **environ: str) -> str:
+    """The address in a login link that an operator has printed."""
+    said = rlhf(server, "users", "login-link", "admin@localhost", **environ)
+    (address,) = re.findall(r"(\S+)/login\?token=rlhf_", said)
+    return address
+
+
+def test_a_login_link_leads_to_where_the_server_listens(server: Served) -> None:
+    server.start()
+    assert linked(server) == server.address
+    assert f"{server.address}/login?token=" in rlhf(server, "users", "add", "ann@example.org")
+    assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org", "what was set wins"
+    server.kill(signal.SIGKILL)
+    assert linked(server) == BY_DEFAULT, "a server that was killed listens no more"
+    server.start()
+    assert linked(server) == server.address
+    server.kill(signal.SIGTERM)
+    assert list((server.home / FOLDER).iterdir()) == [], "what ended in order leaves nothing, nor what was killed before it"
+    assert linked(server) == BY_DEFAULT
+
+
+def test_the_last_of_two_servers_leaves_the_first_where_it_is(server: Served) -> None:
+    server.start()
+    second = Served(server.url, server.home)
+    try:
+        second.start()
+        assert linked(server) == second.address
+    finally:
+        second.kill(signal.SIGTERM)
+    assert linked(server) == server.address
+
+
+def test_a_login_link_goes_to_the_public_address_that_the_server_was_started_with(server: Served) -> None:
+    server.environ["RLHF_WEB_URL"] = "https://vote.example.org"
+    server.start()
+    assert linked(server) == "https://vote.example.org"
+
+
+def test_port_0_is_any_that_is_free(server: Served) -> None:
+    server.home.mkdir()
+    with server.log.open("ab") as log:
+        server.process = subprocess.Popen(
+            [RLHF, "serve", "--port", "0"], env=environ_of(server.url, server.home), cwd=server.home, stdout=log, stderr=log, start_new_session=True
+        )  # fmt: skip
+    deadline = time.monotonic() + SECONDS_TO_START
+    while (said := re.match(r"http://127\.0\.0\.1:(\d+)  ", server.log.read_text())) is None:
+        assert server.process.poll() is None, server.log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.port = int(said.group(1))
+    assert server.port > 0
+    wait_until_it_answers(server.process, server.port, server.log)
+    assert linked(server) == server.address

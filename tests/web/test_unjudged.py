@@ -60,6 +60,51 @@ def test_others_votes_are_read_after_ones_own(web: Web):
     assert read(voting_auditor) == []
 
 
+def test_no_page_and_no_cursor_tells_of_votes_that_a_reader_may_not_see(web: Web):
+    """Else words are tried against reasons that nobody may read yet, and annotators against comparisons."""
+    ids = web.publish(5, overlap=2)
+    ann, curator = web.client("annotator"), web.client("curator")
+    judge(ann, 5)
+    asked = (
+        {},
+        {"q": "reason"},
+        {"q": "led by"},
+        {"day": str(web.clock.now().date())},
+        {"annotator_id": ann.user.user_id},
+        {"comparison_id": ids[1], "annotator_id": ann.user.user_id},
+        {"mark": "too_fast"},
+        {"mark": "duplicate", "annotator_id": ann.user.user_id},
+    )
+    for params in asked:
+        assert curator.get("/votes", params={**params, "limit": 1}).json() == {"items": [], "next": None}, params
+    cast(curator, ids[4])
+    cast(curator, ids[0])
+    for page in ({"limit": 1}, {"limit": 1, "annotator_id": ann.user.user_id}, {"limit": 1, "q": "reason"}):
+        answer = curator.get("/votes", params=page).json()
+        assert len(answer["items"]) == 1, page
+        assert answer["next"] is not None, page
+        while answer["next"] is not None:
+            answer = curator.get("/votes", params={**page, "cursor": answer["next"]}).json()
+            assert answer["items"] or answer["next"] is None, "a page of hidden votes"
+
+
+def test_marked_votes_are_counted_off_without_those_that_a_reader_may_not_see(web: Web):
+    ids = web.publish(4, overlap=2)
+    ann, curator = web.client("annotator"), web.client("curator")
+    others = [web.client(user=web.add("curator")) for _ in ids]
+    for other, one in zip(others, ids, strict=True):
+        cast(other, one, duration_s=0.01)
+    cast(curator, ids[1], duration_s=0.01)
+    answer = curator.get("/votes", params={"mark": "too_fast", "limit": 1}).json()
+    found = [item["comparison_id"] for item in answer["items"]]
+    while answer["next"] is not None:
+        answer = curator.get("/votes", params={"mark": "too_fast", "limit": 1, "cursor": answer["next"]}).json()
+        assert answer["items"] or answer["next"] is None, "a page of hidden votes"
+        found += [item["comparison_id"] for item in answer["items"]]
+    assert found == [ids[1], ids[1]]
+    assert ann.get("/votes", params={"mark": "too_fast"}).status_code == 403
+
+
 def test_what_was_taken_back_shows_nothing_any_more(web: Web):
     (one,) = web.publish(1, overlap=2)
     ann, curator = web.client("annotator"), web.client("curator")
@@ -117,6 +162,9 @@ def test_a_correction_is_shown_to_who_votes_once_they_judged_what_it_corrects(we
     thumb = author.post("/feedback", json={"kind": "thumbs", "value": 1, "completion_id": "x"}).json()
     own = curator.post("/feedback", json=CORRECTION).json()
     everything = [one["feedback_id"] for one in (own, thumb, second, first)]
+    for asked in ({"kind": "correction", "created_by": author.user.user_id}, {"kind": "correction", "session_id": "s", "cursor": "WzRd"}):
+        answer = curator.get("/feedback", params={**asked, "limit": 1}).json()
+        assert answer["items"] or answer["next"] is None, "`next` tells of a correction that nobody may see yet"
     for reader in (curator, web.client(user=curator.user, scopes=["feedback.read"])):
         assert entries(reader) == [own["feedback_id"], thumb["feedback_id"]]
         assert entries(reader, kind="correction", session_id="s") == [own["feedback_id"]]

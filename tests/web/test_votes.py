@@ -131,6 +131,21 @@ def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_
     assert web.store.votes.count() == 1
 
 
+def test_a_vote_that_a_program_sent_for_the_page_is_the_pages_when_that_sends_it_too(web: Web):
+    """By votes:batch, the file of what waited on a device; where a vote came from is the server's to know."""
+    web.publish(1)
+    ann = web.client("annotator")
+    (card,) = lease(ann, 1)
+    body = {"assignment_id": card["assignment_id"], "choice": "a", "voted_at": web.clock.now().isoformat()}
+    (sent,) = ann.post("/votes:batch", json={"votes": [{**body, "idempotency_key": "k"}]}).json()["results"]
+    assert sent["status"] == 201
+    page = web.browser(ann.user)
+    answer = page.post("/votes", json=body, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()) == (201, sent["vote"])
+    assert page.post("/votes", json={**body, "choice": "b"}, headers={"Idempotency-Key": "k"}).status_code == 422
+    assert web.store.votes.count() == 1
+
+
 def test_somebody_elses_card_is_not_found(web: Web):
     web.publish(1, overlap=2)
     (card,) = lease(web.client("annotator"))

@@ -311,7 +311,8 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
     made = robot.post("/feedback", json=sent).json()
     vote = web.store.votes.get(made["vote_id"])
     texts = web.store.comparisons.texts([made["comparison_id"]])[made["comparison_id"]]
-    assert (vote.choice, texts.completion_b, texts.completion_a) == (Choice.B, "4", "5")
+    sides = {Choice.A: texts.completion_a, Choice.B: texts.completion_b}
+    assert (sides.pop(vote.choice), *sides.values()) == ("4", "5")
     assert [item["kind"] for item in reader.get("/feedback").json()["items"]] == ["correction"] + ["thumbs"] * 3
     assert len(reader.get("/feedback", params={"session_id": "s1"}).json()["items"]) == 3
     assert reader.get(f"/feedback/{made['feedback_id']}").json() == made

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import Category
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.offers import offer
+from rlhf_pipeline.web.offers import may_be_asked, offer
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
@@ -54,10 +54,13 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
 
 @router.post("/comparisons/offer")
 def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
-    done, problem = attempted(lambda: offer(site, principal.user_id, _asked(form)), UnknownComparison)
+    done, problem = attempted(lambda: offer(site, principal.user_id, _asked(form)), NotFound, UnknownComparison)
     if done is None:
         return _list(site, request, principal, problem=problem)
     told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
+    if who := form.text("annotator_id"):
+        name = names_for(site, principal).get(who) or who
+        told = f"{done.n_slots:,} judgements of {done.n_comparisons:,} comparisons are asked of {name}."
     if not done.n_slots:
         told = "Nothing new was asked for: these comparisons were offered before, or there are none such."
     return _list(site, request, principal, told=told)
@@ -94,9 +97,19 @@ def _list(
         # Told to those who would else take the list for all of its kind.
         is_partly_hidden=bool(category) and not principal.sees_others_votes,
         overlap=site.terms().rules.overlap,
+        people=_people(site, principal) if principal.may(Permission.COMPARISONS_OFFER) else [],
         problem=problem.detail if problem else None,
         is_later=cursor is not None,
     )
+
+
+def _people(site: Site, principal: Principal) -> list[tuple[str, str]]:
+    """user_id and words of those who may be asked by name; the id alone for those who may not know who is who."""
+    found = [user for user in site.store.users.all() if may_be_asked(user)]
+    if not principal.may(Permission.USERS_READ):
+        return [(user.user_id, user.user_id) for user in found]
+    words = [(user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})") for user in found]
+    return sorted(words, key=lambda one: one[1].casefold())
 
 
 def _word(said: str) -> str:
@@ -105,7 +118,11 @@ def _word(said: str) -> str:
 
 def _asked(form: Fields) -> Offer:
     which = form.text("which")
-    asked: dict[str, object] = {"overlap": form.number("overlap"), "priority": form.number("priority") or 0}
+    asked: dict[str, object] = {"priority": form.number("priority") or 0}
+    if form.text("annotator_id"):  # one person judges each once, whatever stands in the field of how many, which is sent with every form
+        asked["annotator_id"] = form.text("annotator_id")
+    else:
+        asked["overlap"] = form.number("overlap")
     if which == "day":
         asked["day"] = form.text("day") or None
     elif which == "ids":

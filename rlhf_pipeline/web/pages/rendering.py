@@ -1,6 +1,7 @@
 """How a page is made: templates that escape everything, the menu, words for values. Knows Jinja; knows no route's data."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,6 +104,7 @@ def _environment() -> Environment:
     environment.globals["static"] = static
     environment.filters |= {
         "iso": _iso, "short_time": _short_time, "choice_words": choice_words, "percent": _percent, "seconds": _seconds, "cut": _cut,
+        "spans": spans,
     }  # fmt: skip
     return environment
 
@@ -111,6 +113,15 @@ def _environment() -> Environment:
 def static(name: str) -> str:
     """The address of a static file, another one for each content."""
     return f"/static/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
+
+
+def spans(text: str) -> list[str]:
+    """Every second one stood between backticks, as a command does in what is also said in a terminal.
+
+    >>> spans("Run `rlhf init` first.")
+    ['Run ', 'rlhf init', ' first.']
+    """
+    return re.split(r"`([^`\n]+)`", text)
 
 
 def choice_words(choice: str, strength: int | None) -> str:

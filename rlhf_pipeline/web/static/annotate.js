@@ -203,7 +203,7 @@ outbox.addEventListener("recorded", ({ detail }) => {
   if (!card && !isPaused) hand.refill();
 });
 
-outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } }) => {
+outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, dependants, isTakenBack } }) => {
   nEvents += 1;
   if (!isOwn) return;
   const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
@@ -211,10 +211,10 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
   if (entry.isUndo) {
     // Whoever began to judge the card anew is told; that vote would be refused as well.
     view.notice(`Not taken back: the vote stands. ${why}`);
-    standAgain(entry);
+    standAgain(entry, dependants);
     return;
   }
-  if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  if (!isTakenBack && entry.body.choice !== "skip" && figures.today) figures.today -= 1; // else it is counted no more since
   paintFigures();
   if (status === 422) {
     if (card) {
@@ -232,18 +232,17 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn } 
   }
 });
 
-outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dependants } }) => {
+outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dependants, isTakenBack } }) => {
   nEvents += 1;
   if (!isOwn) return;
   history = history.filter((one) => one.entry.key !== entry.key);
   const waiting = outbox.unsent.filter((one) => one.card.assignment_id === entry.card.assignment_id);
-  const isTakenBack = outbox.unsent.some((one) => one.isUndo && one.after === entry.key); // and was counted no more since
   if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today) figures.today -= 1;
   if (entry.isUndo && !isDependant) {
     const anew = dependants.filter((one) => !one.isUndo).map((one) => told(one.body.choice, one.body.strength));
     const what = `Not taken back: the vote stands${entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""}.`;
     view.notice(anew.length ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.` : what);
-    standAgain(entry);
+    standAgain(entry, dependants);
   } else if (!isDependant && !waiting.length) {
     hand.unjudge(entry.card); // nothing is known of it any more: it may be judged
   }
@@ -252,12 +251,12 @@ outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dep
   if (!entry.isUndo) view.say("The vote is discarded.");
 });
 
-/** A vote that was to be taken back counts as before, and its card is judged. */
-function standAgain({ key, card: judged, undone }) {
+/** A vote that was to be taken back counts as before, and its card is judged: also where what was cast in its place was taken back too. */
+function standAgain({ key, card: judged, undone }, dependants) {
   if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
   paintFigures();
   hand.stand(judged);
-  if (draft?.after === key) {
+  if ([key, ...dependants.map((one) => one.key)].includes(draft?.after)) {
     draft.forget();
     showNext();
   }

@@ -3,7 +3,7 @@
 // An entry is written down before it is sent and struck out when it is answered, so a dead network, a closed tab or a reload loses none;
 // each carries its idempotency key, so that sending it twice makes one vote. They are sent in the order in which they were cast, by one
 // tab at a time; one that the server does not take now lets the others pass and is tried again, until the person discards it. An entry
-// that changes another one (`after`) goes after it and learns that one's vote id from its answer.
+// that changes another one (`after`) goes after it, and an undo learns from that one's answer which vote it takes back.
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
@@ -103,9 +103,12 @@ export class Outbox extends EventTarget {
       const all = await this.store.entries();
       const entry = all.find((one) => one.key === key);
       if (!entry) return;
+      const known = [...all, ...this.unsent]; // before any is struck
       const dependants = entry.isUndo ? after(entry, all) : [];
-      for (const one of [...dependants].reverse()) await this.strike(one, "discarded", { isDependant: true, dependants: [] });
-      await this.strike(entry, "discarded", { isDependant: false, dependants });
+      for (const one of [...dependants].reverse()) {
+        await this.strike(one, "discarded", { isDependant: true, dependants: [], isTakenBack: isTakenBack(one, known) });
+      }
+      await this.strike(entry, "discarded", { isDependant: false, dependants, isTakenBack: isTakenBack(entry, known) });
     });
     this.hurry();
   }
@@ -116,11 +119,11 @@ export class Outbox extends EventTarget {
     const isWaiting = new Set(this.unsent.map((entry) => entry.key));
     const votes = [];
     for (const first of this.unsent.filter((entry) => !isWaiting.has(entry.after))) {
-      const supersedes = first.after ? await this.store.answer(first.after) : null;
+      const supersedes = first.isUndo ? await this.store.answer(first.after) : null;
       const last = after(first, this.unsent).at(-1) ?? first;
-      const sent = first.isUndo && supersedes ? [first] : [];
+      const sent = supersedes ? [first] : [];
       if (!last.isUndo) sent.push(last);
-      votes.push(...sent.map((entry) => ({ idempotency_key: entry.key, ...entry.body, supersedes: entry === first ? supersedes : null })));
+      votes.push(...sent.map((entry) => ({ idempotency_key: entry.key, ...entry.body, supersedes: entry.isUndo ? supersedes : null })));
     }
     return votes;
   }
@@ -194,13 +197,11 @@ export class Outbox extends EventTarget {
   }
 
   async send(entry) {
-    let supersedes = null;
-    if (entry.after) {
-      supersedes = await this.store.answer(entry.after);
-      if (!supersedes && entry.isUndo) {
-        await this.strike(entry, "recorded", { vote: null }); // what it would take back was never recorded
-        return true;
-      }
+    // A vote cast anew says nothing of the undo before it: the server knows that, and in the file of what waits it is the same vote.
+    const supersedes = entry.isUndo ? await this.store.answer(entry.after) : null;
+    if (entry.isUndo && !supersedes) {
+      await this.strike(entry, "recorded", { vote: null }); // what it would take back was never recorded
+      return true;
     }
     let response;
     try {
@@ -233,9 +234,11 @@ export class Outbox extends EventTarget {
       this.later(retryAfter * 1000 || 0, response.status >= 500);
       return false;
     }
-    if (response.status === 409 || response.status === 422) {
-      // For what the vote is: sending it again would change nothing. Of all else nobody knows that, and the vote is kept.
-      await this.strike(entry, "refused", { status: response.status, problem: answer });
+    if (response.status === 422 || (response.status === 409 && !entry.after)) {
+      // For what the vote is: sending it again would change nothing. Of all else nobody knows that, and the vote is kept; so is one that
+      // comes too late to change another, as after an hour without a network, until the person has seen that.
+      const more = { dependants: after(entry, this.unsent), isTakenBack: isTakenBack(entry, this.unsent) };
+      await this.strike(entry, "refused", { status: response.status, problem: answer, ...more });
     } else {
       this.isOffline = this.needsLogin = this.isOtherLogin = false;
       const detail = answer.detail ?? `The server answers with status ${response.status}.`;
@@ -372,6 +375,10 @@ class Pocket {
 function after(entry, all) {
   const found = all.filter((one) => one.after === entry.key);
   return found.flatMap((one) => [one, ...after(one, all)]);
+}
+
+function isTakenBack(entry, all) {
+  return all.some((one) => one.isUndo && one.after === entry.key);
 }
 
 function broken(error) {

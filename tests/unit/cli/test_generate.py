@@ -2,6 +2,12 @@
 
 import csv
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +118,74 @@ def test_texts_are_printed_as_they_come(rlhf: Generate, prompts_file: Path, tmp_
         assert all(body["stream"] for body in stub.requests)
     for row in results(tmp_path / "home" / "exports" / "completions"):
         assert row["text"] in told.output
+
+
+def started(tmp_path: Path, *arguments: object, encoding: str = "utf-8", **streams: Any) -> "subprocess.Popen[bytes]":
+    """The command in a process of its own, as a shell starts it."""
+    environ = os.environ | {
+        "RLHF_HOME": str(tmp_path / "home"), "RLHF_API_KEY": KEY, "RLHF_API_MODEL": "stub-model", "COLUMNS": "160", "TERM": "xterm",
+        "PYTHONIOENCODING": encoding,
+    }  # fmt: skip
+    return subprocess.Popen([Path(sys.executable).with_name("rlhf"), *map(str, arguments)], cwd=tmp_path, env=environ, **streams)
+
+
+def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right_one(prompts_file: Path, tmp_path: Path) -> None:
+    with StubProvider(complete=lambda body: "From here \u2192 to the Flu\u00df.") as stub:
+        flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
+        process = started(tmp_path, *asked(stub, prompts_file, *flags), encoding="latin-1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        shown, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+        assert stub.n_calls == 3, "each is paid for once"
+    assert shown.decode("latin-1").count("From here ? to the Fluß.") == 3
+    assert {row["text"] for row in results(tmp_path / "made")} == {"From here → to the Fluß."}
+
+
+def test_who_stops_reading_the_texts_pays_for_none_twice_and_finds_them_in_the_file(prompts_file: Path, tmp_path: Path) -> None:
+    with StubProvider(chunk_s=0.05) as stub:
+        flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
+        process = started(tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(5)
+        process.stdout.close()  # as `| head -c 5` does
+        said = process.stderr.read().decode()
+        process.wait(60)
+        assert stub.n_calls == stub.counters.n_billed == 3
+    assert "Traceback" not in said
+    assert all(row["text"] and row["error"] is None for row in results(tmp_path / "made"))
+
+
+def test_the_bar_shows_rate_spending_and_when_it_will_end(prompts_file: Path, tmp_path: Path) -> None:
+    prompts_file.write_text("".join(json.dumps({"text": f"What is {i} times {i}?"}) + "\n" for i in range(40)))
+    terminal, its_end = pty.openpty()
+    drawn: list[bytes] = []
+
+    def watch() -> None:
+        while True:
+            try:
+                drawn.append(os.read(terminal, 65536))
+            except OSError:  # nobody writes there any more
+                return
+
+    watcher = threading.Thread(target=watch)
+    with StubProvider(latency_s=0.2) as stub:
+        flags = ("--workers", 4, "--prompt-price", 1000, "--completion-price", 1000, "--out", tmp_path / "made")
+        process = started(tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.DEVNULL, stderr=its_end)
+        os.close(its_end)
+        watcher.start()
+        assert process.wait(60) == 0
+        counted = stub.counters
+    watcher.join(10)
+    os.close(terminal)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(drawn).decode(errors="replace"))
+    assert "completions" in plain
+    assert {"100%"} < set(re.findall(r"\d+%", plain)), "it moves"
+    rates = [float(rate) for rate in re.findall(r"(\d+\.\d)/s", plain)]
+    assert 1 < rates[-1] <= 20, "four at once, each for 0.2 s"
+    spent = [float(cost) for cost in re.findall(r"(\d+\.\d{4}) spent", plain)]
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1000, abs=1e-4)
+    assert re.search(r"0:00:0[1-9]", plain), "seconds that are left"
 
 
 def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(rlhf: Generate, tmp_path: Path) -> None:

@@ -202,6 +202,34 @@ def test_what_to_offer_is_said_in_exactly_one_way(rlhf, store, which):
         rlhf("comparisons", "offer", *which)
 
 
+def test_comparisons_are_offered_to_one_person_by_their_address(rlhf, store):
+    published(store, 3)
+    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
+    offer = ("comparisons", "offer", "--ids", "c0,c1", "--annotator", "Ann@example.org")
+    assert "2 comparisons offered to ann@example.org: 2 new judgements wanted" in rlhf(*offer)
+    assert "0 new" in rlhf(*offer)
+    rules = AnnotationRules(repeat_share=0, gold_share=0)
+    assert {one.comparison_id for one in store.assignments.deal(ann.user_id, 5, rules)} == {"c0", "c1"}
+    assert store.assignments.work_left().n_slots == 2
+
+
+@pytest.mark.parametrize("who", ["nobody", "an auditor", "somebody disabled", "a service", "two of them"])
+def test_who_is_not_to_be_asked_is_refused_by_name(rlhf, store, who):
+    published(store, 1)
+    roles = [Role.AUDITOR if who == "an auditor" else Role.ANNOTATOR]
+    store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
+    user = store.users.add(
+        email="ann@example.org", name="Ann", roles=roles, kind="service" if who == "a service" else "person", actor="test"
+    )
+    if who == "somebody disabled":
+        store.users.disable(user.user_id, actor="test")
+    email = "bo@example.org" if who == "nobody" else "ann@example.org"
+    more = ("--overlap", "2") if who == "two of them" else ()
+    with pytest.raises((ConfigurationError, NotFound), match="--overlap" if more else re.escape(email)):
+        rlhf("comparisons", "offer", "--all-unvoted", "--annotator", email, *more)
+    assert store.assignments.work_left().n_slots == 0
+
+
 def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
     file = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"p{i}", "completion_a": "x", "completion_b": "x" if i == 0 else "y"} for i in range(3)]

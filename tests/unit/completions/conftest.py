@@ -1,12 +1,14 @@
-"""What the tests of completions share: a frame of prompts, a cache in memory, a tiny random policy."""
+"""What the tests of completions share: a frame of prompts, a cache in memory, a store, a tiny random policy."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.store import Store
 
 
 class MemoryCache:
@@ -20,6 +22,22 @@ class MemoryCache:
 
     def put_many(self, entries: Mapping[str, str]) -> None:
         self.entries.update(entries)
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, migrated once and copied for each test."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture
+def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
+    shutil.copy(migrated, tmp_path / "store.db")
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+        yield store
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from pydantic import SecretStr
 from sqlalchemy import select
 
 from rlhf_pipeline.completions import AnthropicBackend, CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
 from rlhf_pipeline.completions.owners import is_dead, new_owner
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, ProviderParked
 from rlhf_pipeline.protocols import LOOKS, Budget
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.simulation.provider import Fault, Forgotten, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import generation_items
@@ -36,10 +39,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def ask(store: Store, stub: StubProvider, *, n: int = 5, **calls: Any) -> Generation:
+def ask(store: Store, stub: StubProvider, *, n: int = 5, ledger: GenerationLedger | None = None, **calls: Any) -> Generation:
     how: dict[str, Any] = {"batch": True, "batch_poll_s": 0.05, "backoff_s": 0.01, "prompt_price": 1.0, "completion_price": 1.0}
     backend = OpenAICompatibleBackend("stub-model", stub.base_url, KEY)
-    return generate(prompts_of(n), [backend], PARAMS, ledger=store.generation, calls=CallParams(**(how | calls)))
+    return generate(prompts_of(n), [backend], PARAMS, ledger=ledger or store.generation, calls=CallParams(**(how | calls)))
 
 
 def test_a_batch_makes_what_single_calls_would_have_made_and_costs_what_was_counted(store: Store, tmp_path: Path) -> None:
@@ -96,13 +99,13 @@ from tests.unit.completions.asking import prompts_of
 from tests.unit.completions.test_batches import PARAMS
 with Store.open(sys.argv[1], organization="org", project="demo") as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])
-    generate(prompts_of(5), [backend], PARAMS, ledger=store.generation, calls=CallParams(batch=True, batch_poll_s=60))
+    generate(prompts_of(5), [backend], PARAMS, ledger=store.generation, calls=CallParams(batch=True, batch_poll_s=float(sys.argv[3]), backoff_s=0.01))
 """
 
 
 def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(store: Store, tmp_path: Path) -> None:
     with StubProvider(batch_s=3.0) as stub:
-        process = subprocess.Popen([sys.executable, "-c", WAITING, f"sqlite:///{tmp_path / 'store.db'}", stub.base_url], cwd=ROOT)
+        process = subprocess.Popen([sys.executable, "-c", WAITING, f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, "60"], cwd=ROOT)
         deadline = time.monotonic() + 60
         while not (stub.batches.n_submitted and store.generation.runs()[0].states == {"open": 10}):
             assert process.poll() is None
@@ -149,12 +152,14 @@ def states(store: Store) -> dict[str, int]:
     return dict(run.states)
 
 
-def all_claimed_by(store: Store, owner: str) -> None:
+def claimed_by(store: Store, owner: str, n: int = 10, ledger: GenerationLedger | None = None) -> Sequence[int]:
+    """The items that a process of this name claims."""
     [run] = store.generation.runs()
     with store.database.reading() as connection:
         lane = tuple(connection.execute(select(generation_items.c.provider, generation_items.c.model).limit(1)).one())
-    claimed = store.generation.turn(run.run_id, owner, [], {lane: 1_000}, Budget(), is_dead=lambda _: False).claimed[lane]
-    assert len(claimed) == 10
+    turn = (ledger or store.generation).turn(run.run_id, owner, [], {lane: n}, Budget(), is_dead=lambda _: False)
+    assert len(turn.claimed[lane]) == n
+    return [claim.item_no for claim in turn.claimed[lane]]
 
 
 def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(store: Store) -> None:
@@ -162,7 +167,7 @@ def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_p
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         host, _, _, _ = new_owner().rsplit("/", 3)
-        all_claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")  # a process that is gone held all of them
+        claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")  # a process that is gone held all of them
         time.sleep(1.1)
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -233,4 +238,176 @@ def test_what_stands_in_a_batch_is_not_given_up_for_a_budget(store: Store) -> No
             ask(store, stub, max_pause_s=0.1)
         made = ask(store, stub, budget_per_run=0.0)
         assert stub.batches.n_submitted == 1
+    assert made.frame["error"].isna().all()
+
+
+def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_costs_nothing_twice(store: Store) -> None:
+    brief = GenerationLedger(store.database, store.completions_cache, lease_s=1.5)
+    with StubProvider(batch_s=0.3) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        claimed_by(store, f"otherhost/1/1.00/0{LOOKS}", ledger=brief)  # whether it lives nobody here can tell: its lease has to run out
+        time.sleep(0.4)
+        made = ask(store, stub, ledger=brief)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_what_it_noted_is_not_asked_for(store: Store) -> None:
+    """Half of it: the other one notes what it holds, and nobody waits for that for ever."""
+    with StubProvider(batch_s=0.3) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        [run] = store.generation.runs()
+        other = f"otherhost/1/1.00/0{LOOKS}"
+        held = claimed_by(store, other, 5)
+        time.sleep(0.4)
+        ended: list[Generation] = []
+        mine = threading.Thread(target=lambda: ended.append(ask(store, stub)))
+        mine.start()
+        deadline = time.monotonic() + 30
+        while states(store) != {"leased": 5, "succeeded": 5}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert stub.batches.n_submitted == 1
+        store.generation.release(run.run_id, other, held)
+        mine.join(30)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    [made] = ended
+    assert made.frame["error"].isna().all()
+
+
+def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(store: Store, tmp_path: Path) -> None:
+    """Requests fail and come back open while both look: what one submits the other has not seen in the list it read before."""
+    chances = [(0.5, Fault(kind="status", status=500))]
+    with StubProvider(batch_s=0.1, chances=chances, seed=3) as stub:
+        process = subprocess.Popen([sys.executable, "-c", WAITING, f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, "0.01"], cwd=ROOT)
+        deadline = time.monotonic() + 60
+        while not stub.batches.n_submitted:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        made = ask(store, stub, batch_poll_s=0.01, prompt_price=None, completion_price=None)
+        assert process.wait(60) == 0
+        assert stub.counters.n_billed == 10
+        assert len(list(store.generation.calls(made.run_id))) == stub.n_calls
+    assert made.frame["error"].isna().all()
+    assert states(store) == {"succeeded": 10}
+
+
+def test_a_batch_that_another_process_submitted_since_the_list_was_read_is_found_before_anything_is_submitted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, n = OpenAIBatches.of_run, 0
+
+    async def outdated(self: OpenAIBatches, run_id: str, made: Sequence[str] = ()) -> list[Batch]:
+        nonlocal n
+        found = await whole(self, run_id, made)
+        n += 1
+        if n == 1:  # once it was read, another process submits
+            with pytest.raises(ProviderParked):
+                ask(store, stub, max_pause_s=0.01)
+        return found
+
+    monkeypatch.setattr(OpenAIBatches, "of_run", outdated)
+    with StubProvider(batch_s=0.5) as stub:
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+
+
+@pytest.mark.parametrize("forgotten", ["list", "metadata", "listed_metadata"])
+def test_a_batch_that_the_list_does_not_show_as_this_runs_is_followed_by_its_id(store: Store, forgotten: Forgotten) -> None:
+    with StubProvider(batch_s=0.3) as stub:
+        stub.batches.forgets = frozenset({forgotten})
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+
+
+@pytest.mark.parametrize("forgotten", ["metadata", "listed_metadata"])
+def test_where_a_batch_does_not_keep_its_metadata_nothing_more_is_submitted_and_the_error_says_why(
+    store: Store, forgotten: Forgotten, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StubProvider(batch_s=0.1, faults=[Fault(kind="status", status=500)]) as stub:
+        stub.batches.forgets = frozenset({forgotten})
+        with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1.*Set batch to false"):
+            ask(store, stub)
+        assert stub.batches.n_submitted == 1
+        assert states(store) == {"succeeded": 9, "failed": 1}
+    assert "does not keep the metadata" in caplog.text, "at once: who is killed now pays twice"
+
+
+def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhaps_billed(store: Store) -> None:
+    with StubProvider(batch_s=60) as stub:
+        stub.batches.forgets = frozenset({"metadata"})
+        with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1"):
+            ask(store, stub, max_pause_s=0.1)
+        assert stub.batches.n_submitted == 1
+    assert store.generation.parked() == []
+    [run] = store.generation.runs()
+    assert run.states == {"failed": 10}
+    assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
+    assert {call["kind"] for call in store.generation.calls(run.run_id)} == {"cancelled"}
+
+
+def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(store: Store) -> None:
+    with StubProvider(batch_s=0.1) as stub:
+        stub.batches.forgets = frozenset({"list", "id"})
+        with pytest.raises(BackendUnavailable, match=r"batch_1.*neither in its list nor by its id.*Set batch to false"):
+            ask(store, stub)
+        assert stub.batches.n_submitted == 1
+    [run] = store.generation.runs()
+    assert run.spent.n_unknown == 10
+
+
+def test_a_provider_that_asks_for_more_patience_than_a_run_has_parks_it(store: Store) -> None:
+    with StubProvider() as stub:
+        stub.batches.wait_s = 3_600
+        began = time.monotonic()
+        with pytest.raises(ProviderParked, match="asks to be left alone for 3,600 s"):
+            ask(store, stub, max_pause_s=1.0)
+        assert time.monotonic() - began < 20
+        [run] = store.generation.parked()
+        assert run.states == {"open": 10}
+        assert run.parked_until is not None
+        assert (run.parked_until - utc_now()).total_seconds() == pytest.approx(3_600, abs=60)
+        stub.batches.wait_s = None
+        made = ask(store, stub)
+    assert made.frame["error"].isna().all()
+
+
+def test_batches_that_find_no_room_in_the_providers_queue_are_halved_until_they_do(store: Store) -> None:
+    with StubProvider(batch_s=0.1) as stub:
+        stub.batches.most_requests = 3
+        made = ask(store, stub)
+        assert stub.batches.sizes[:3] == [10, 5, 2]
+        assert max(stub.batches.sizes[3:]) <= 4
+        assert stub.n_calls == 10, "what was refused was not called"
+    assert made.frame["error"].isna().all()
+    assert made.n_attempts == 10
+
+
+def test_who_goes_on_begins_with_the_size_that_the_last_batch_had_room_for(store: Store) -> None:
+    with StubProvider(batch_s=0.1) as stub:
+        stub.batches.most_requests = 3
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.0)
+        assert stub.batches.sizes == [10]
+        made = ask(store, stub)
+        assert stub.batches.sizes[:3] == [10, 5, 2]
+    assert made.frame["error"].isna().all()
+
+
+def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_later_runs_get_on(store: Store) -> None:
+    with StubProvider() as stub:
+        stub.batches.most_requests = 0
+        with pytest.raises(BackendUnavailable, match="Enqueued token limit reached"):
+            ask(store, stub)
+        assert stub.batches.sizes == [10, 5, 2, 1]
+        assert states(store) == {"failed": 10}
+        stub.batches.most_requests = 4
+        made = ask(store, stub)
+        assert stub.batches.sizes[4:] == [1, 2, 4, 3]
     assert made.frame["error"].isna().all()

@@ -18,6 +18,8 @@ NO_BACKEND = {
     "base",
     "engine",
     "texts",
+    "results",
+    "watching",
     "workers",
     "memory",
     "limits",

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import signal
 import subprocess
 import sys
@@ -49,22 +48,6 @@ KEY = "sk-canary-0d9f4c1e"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
 FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
 BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, migrated once and copied for each test."""
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
-
-
-@pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
-        shutil.copy(migrated, tmp_path / "store.db")
-        yield store
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import threading
 import time
 import traceback
@@ -43,21 +42,6 @@ PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=
 FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
 BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
 ELSEWHERE = "another host/7/1.00/0"
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
-
-
-@pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
-    shutil.copy(migrated, tmp_path / "store.db")
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
-        yield store
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -29,7 +29,7 @@ def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
     texts = BackendTexts(Odd())
     found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
     assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
-    assert texts.failures_ == {"refused by the provider": 1}
+    assert texts.failures_ == {"refused by the provider": 1, "The completion is empty (finish reason stop).": 1}
     assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == found
     assert texts.generate_texts(["one"], seed=4) != found[:1]
 
@@ -51,6 +51,27 @@ def test_a_backend_writes_prompts():
     report = Report()
     frame = generate(PromptParams(n=6, source="freeform"), day="2026-01-01", text_generator=BackendTexts(TemplateBackend()), report=report)
     assert len(frame) == 6
+
+
+def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Path) -> None:
+    class Counted(Odd):
+        n = 0
+
+        def complete(self, requests):
+            self.n += len(requests)
+            yield from super().complete(requests)
+
+    backend = Counted()
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
+        store.migrate()
+        texts = BackendTexts(backend, ledger=store.generation)
+        made = texts.generate_texts(["one", "two", "three"], seed=3)
+        assert made == BackendTexts(Odd()).generate_texts(["one", "two", "three"], seed=3)
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == made
+        [(by, spent)] = store.generation.totals("asset", "model")
+        assert (by, spent.n_calls, backend.n) == (("prompts", "odd-1"), 3, 3)
+        store.completions_cache.prune(keep_characters=0)
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == made, "what was taken out of the cache is made again"
 
 
 def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from rlhf_pipeline.errors import CompletionError, InvalidScores, ModelError, Not
 from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompt_ids, frozen_prompts, prompts_hash
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.loading import Generated, Policy
+from rlhf_pipeline.store import Store
 
 LABELS = {"candidate_label": "demo.policy@2", "champion_label": "demo.policy@1", "reward_model_label": "demo.reward_model@1"}
 PARAMS = EvaluationParams(max_new_tokens=4, n_resamples=200, min_prompts=15)
@@ -103,6 +104,39 @@ def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, pro
 def test_a_policy_that_writes_nothing_is_named(champion, prompts):
     with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing for all 20 prompts"):
         evaluate(Says(champion, " "), champion, prompts, LikesLength(), PARAMS, **LABELS)
+
+
+def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_once(champion, prompts, tmp_path):
+    candidate, params = tiny_policy(1), PARAMS.model_copy(update={"samples_per_prompt": 2})
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
+        store.migrate()
+        result, samples = evaluate(candidate, champion, prompts, LikesLength(), params, ledger=store.generation, **LABELS)
+        runs = {run.states["succeeded"] + run.states.get("failed", 0) for run in store.generation.runs()}
+        assert runs == {40}, "a run for each policy"
+        assert {by for by, _ in store.generation.totals("asset", "provider", "model")} == {
+            ("evaluation", "local", "demo.policy@1"), ("evaluation", "local", "demo.policy@2"),
+        }  # fmt: skip
+
+        class Spent(Policy):
+            def generate(self, prompts, **more):
+                raise AssertionError("it was written before")
+
+        again = [Spent(policy.model, policy.tokenizer, name="spent") for policy in (candidate, champion)]
+        repeated, _ = evaluate(*again, prompts, LikesLength(), params, ledger=store.generation, **LABELS)
+    assert repeated.samples_hash == result.samples_hash
+    for policy, column in ((candidate, "completion_candidate"), (champion, "completion_champion")):
+        alone = [
+            policy.generate([row.prompt], temperature=0.8, top_p=1.0, seeds=[row.seed], max_new_tokens=4)[0].text
+            for row in samples.itertuples()
+        ]
+        assert samples[column].tolist() == alone
+    assert samples["seed"].max() > 2**31, "which no provider would take"
+
+
+def test_a_prompt_that_a_policy_cannot_complete_is_named(champion, prompts):
+    long = prompts.assign(text=prompts["text"].where(prompts.index != prompts.index[3], "word " * 200))
+    with pytest.raises(CompletionError, match=f"could not complete prompt {prompts['prompt_id'].iloc[3]}: The prompt has"):
+        evaluate(champion, champion, long, LikesLength(), PARAMS, **LABELS)
 
 
 def test_too_few_prompts_are_refused(champion, prompts):

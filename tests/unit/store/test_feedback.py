@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback
+from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
 from rlhf_pipeline.votes.preference_pairs import preference_pairs
 
 CORRECTION = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4 — ü", "session_id": "s", "text": "arithmetic"}
@@ -37,7 +37,7 @@ def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
 def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=GIVEN), created_by="ann")
     vote = store.votes.get(kept.vote_id)
-    assert (vote.choice, vote.strength, vote.annotator_id, vote.annotator_kind) == (Choice.B, 4, "ann", AnnotatorKind.HUMAN)
+    assert (vote.strength, vote.annotator_id, vote.annotator_kind) == (4, "ann", AnnotatorKind.HUMAN)
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
     comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
     pairs = preference_pairs(store.votes.snapshot(["2026-01-03"]), comparisons)
@@ -46,12 +46,42 @@ def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     store.audit.verify()
 
 
+def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparisons):
+    """Whoever could tell which comparisons are corrections would still not know which text their authors preferred."""
+    store.comparisons.publish(make_comparisons(20, day="2026-01-03"), published_at=GIVEN)
+    made = [
+        store.feedback.add(NewFeedback(**{**CORRECTION, "prompt": f"{n}+2?"}, given_at=GIVEN), created_by="ann").comparison_id
+        for n in range(40)
+    ]
+    frame = store.comparisons.with_ids(made).set_index("comparison_id")
+    votes = store.votes.on(made).set_index("comparison_id")
+    assert 4 < (votes["choice"] == "a").sum() < 36
+    for one in made:
+        side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")
+        assert (frame.loc[one, f"completion_{side}"], frame.loc[one, f"completion_{other}"]) == ("4 — ü", "5")
+        assert (frame.loc[one, f"model_version_{side}"], frame.loc[one, f"model_version_{other}"]) == ("correction", "unknown")
+    assert len(set(frame["position"])) > 5
+    assert frame["position"].between(0, 19).all(), "as those of the day that are none"
+    assert len(set(frame["seed"])) == 40, "the seed of each draw is kept"
+    assert content_id("comparison", "correction", "0+2?", "5", "4 — ü", "ann") not in made, "nor can it be worked out from the texts"
+
+
+def test_a_correction_of_a_correction_is_another_comparison(store):
+    there = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
+    back = store.feedback.add(NewFeedback(**{**CORRECTION, "completion": "4 — ü", "correction": "5"}), created_by="ann")
+    assert there.comparison_id != back.comparison_id
+    frame = store.comparisons.with_ids([there.comparison_id, back.comparison_id])
+    pairs = preference_pairs(store.votes.on(list(frame["comparison_id"])), frame).set_index("comparison_id")
+    assert pairs.loc[[there.comparison_id, back.comparison_id], "chosen"].tolist() == ["4 — ü", "5"]
+
+
 def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(store):
     one = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     two = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     other = store.feedback.add(NewFeedback(**CORRECTION), created_by="bob")
     assert one.comparison_id == two.comparison_id != other.comparison_id
     assert one.vote_id != two.vote_id
+    assert store.votes.get(one.vote_id).choice == store.votes.get(two.vote_id).choice
     assert store.comparisons.count() == 2
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import event, select, text, update
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane, Spending, Turn, WorkItem, WorkLedger
 from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store.engine import MAX_ROWS
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import completion_cache, generation_attempts, generation_items, generation_runs, generation_spending
 from tests.unit.store.databases import on_sqlite
@@ -457,6 +458,29 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     over = found.over_budget[LANE]
     assert over.left == 50, "they will never fit, whatever becomes of those under way"
     assert sorted(store.generation.stop("run", LANE, "budget", over.why, above=over.left)) == [0, 1, 3]
+
+
+def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(store: Store, clock: Clock) -> None:
+    """Of what does not fit the first items alone were looked up, and all were given up with them."""
+    n = MAX_ROWS + 10
+    start(store, work(n, reserve=1_000))
+    answered = {3, 4, MAX_ROWS - 1, n - 1}
+    store.completions_cache.put_many({f"key {i}": "a text" for i in answered})
+    found = turn(store, 2, budget=Budget(run=50))
+    over = found.over_budget[LANE]
+    stopped = list(store.generation.stop("run", LANE, "budget", over.why, above=over.left))
+    assert sorted(stopped) == sorted(set(range(n)) - answered)
+    assert states(store) == {"failed": n - len(answered), "open": len(answered)}
+    found = turn(store, 2, budget=Budget(run=50))
+    assert (set(found.from_cache), found.over_budget) == (answered, {})
+    assert states(store) == {"failed": n - len(answered), "succeeded": len(answered)}
+
+
+def test_of_the_items_that_are_named_too_those_the_cache_answers_are_not_given_up(store: Store, clock: Clock) -> None:
+    start(store, work(4, reserve=1_000))
+    store.completions_cache.put_many({"key 2": "a text"})
+    over = turn(store, 1, budget=Budget(run=50)).over_budget[LANE]
+    assert list(store.generation.stop("run", LANE, "budget", over.why, [1, 2], above=over.left)) == [1]
 
 
 def test_what_may_fit_later_is_not_given_up(store: Store, clock: Clock) -> None:

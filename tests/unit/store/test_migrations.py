@@ -83,7 +83,7 @@ def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fil
     fill()
     n_links, head, before, n_triggers = store.audit.verify(), store.audit.head(), _sums(store), _triggers(store)
     assert [table for table in before if not before[table][0]] == []
-    for version in ("0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001"):
+    for version in ("0009", "0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001"):
         migrations.downgrade(store.database, version)
         assert migrations.current(store.database) == version
         store.migrate()
@@ -92,7 +92,7 @@ def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fil
         assert (store.audit.head(), store.audit.verify(), _triggers(store)) == (head, n_links, n_triggers)
         assert set(inspect(store.database.engine).get_table_names()) == {*metadata.tables, "alembic_version"}, "nothing is left aside"
     with capsys.disabled():
-        print(f"\ndown to 0008 … 0001 and up on {store.database.engine.dialect.name}, rows and SHA-256 before | after")
+        print(f"\ndown to 0009 … 0001 and up on {store.database.engine.dialect.name}, rows and SHA-256 before | after")
         for table in sorted(before):
             (n, digest), (n_after, digest_after) = before[table], after[table]
             print(f"  {table:<18}{n:>4} {digest[:12]} | {n_after:>4} {digest_after[:12]}")
@@ -416,3 +416,16 @@ def _constraints(connection) -> set[tuple[str, ...]]:
     )
     indexes = connection.execute(text("SELECT tablename::text, indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'"))
     return {tuple(row) for rows in (columns, constraints, indexes) for row in rows if "alembic_version" not in str(row[0])}
+
+
+@on_sqlite
+@pytest.mark.parametrize("before", [None, ("2026-01-01", 3, "c3")])
+def test_a_page_of_a_category_reads_no_comparison_of_another(store, make_comparisons, before):
+    """A rare one, or one that there is not, made the list read every comparison, texts and all."""
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    plan = _plan(store, lambda: store.comparisons.page(before=before, category="rare"))
+    used = [step for step in plan if step.startswith(("SEARCH comparisons", "SCAN comparisons"))]
+    assert used[0].startswith(
+        "SEARCH comparisons USING INDEX ix_comparisons_category (organization_id=? AND project_id=? AND category=?"
+    ), plan
+    assert not [step for step in plan if "ORDER BY" in step], plan

@@ -1,10 +1,11 @@
 """Users: added, given roles, disabled, never removed; each change an act in the chain."""
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event
 
 from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User
@@ -267,6 +268,67 @@ def test_nobody_changes_an_account_of_the_organisation_from_another_project_mean
     found = store.users.get(boss)
     assert (found.organization_roles, found.disabled_at is not None) == ((Role.AUDITOR, Role.ENGINEER), True)
     assert (found.name, found.has_password) == ("Bea" if act == "change" else "Boss", act == "password")
+
+
+@on_postgres
+@pytest.mark.parametrize("act", ["password", "disabled", "revoked"])
+def test_what_ends_in_another_project_meanwhile_lets_nobody_in(store, other, act):
+    """A login under way was checked, then its password, account or token ended in another project, then its session was made."""
+    store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
+    boss = store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], password_hash="old", actor="test"
+    ).user_id
+    link, _ = store.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
+    _, asking = store.tokens.issue(boss, kind="session", lifetime=timedelta(days=1), actor="test")
+    lasts = {"lifetime": timedelta(days=1), "actor": "test"}
+    under_way, ending, last_look = {
+        "password": (
+            lambda: store.tokens.issue(boss, kind="session", password_hash="old", **lasts),
+            lambda: other.users.set_password(boss, "new", actor="test"),
+            "users.password_hash =",
+        ),
+        "disabled": (
+            lambda: store.tokens.exchange(link, lifetime=timedelta(days=1)),
+            lambda: other.users.disable(boss, actor="test"),
+            "users.disabled_at IS NULL",
+        ),
+        "revoked": (
+            lambda: store.tokens.issue(boss, kind="api", asked_by=asking.token_id, **lasts),
+            lambda: other.tokens.revoke(asking.token_id, actor="test"),
+            "tokens.revoked_at IS NULL",
+        ),
+    }[act]
+    is_done, started = threading.Event(), []
+    with ThreadPoolExecutor(1) as pool:
+
+        @event.listens_for(store.database.engine, "after_cursor_execute")
+        def looked(connection: object, cursor: object, sql: str, *more: object) -> None:
+            if last_look in sql and not started:
+                started.append(pool.submit(ending))
+                started[0].add_done_callback(lambda _: is_done.set())
+                assert not is_done.wait(1), "ended by somebody else after it was looked at, before the session was made"
+
+        secret, _ = under_way()
+        assert is_done.wait(10)
+    other.users.enable(boss, actor="test")
+    assert (store.tokens.find(secret) is None) == (act != "revoked")
+
+
+@on_postgres
+def test_a_login_link_of_the_organisation_is_redeemed_in_one_project_alone(store, other):
+    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+    link, _ = store.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
+    there: list[Future[object]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        @event.listens_for(store.database.engine, "after_cursor_execute")
+        def looked(connection: object, cursor: object, sql: str, *more: object) -> None:
+            if "users.disabled_at IS NULL" in sql and not there:
+                there.append(pool.submit(other.tokens.redeem, link))
+                wait(there, 1)
+
+        assert store.tokens.redeem(link) is not None
+        assert there[0].result(10) is None
 
 
 def test_an_address_is_of_one_account_in_an_organisation_that_knows_it(store, other):

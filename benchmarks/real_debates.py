@@ -1,0 +1,208 @@
+"""convarg as fine-tuned models learn it, and what is chosen on its train and calib debates, left out in turn: labels, recipes, ensembles.
+
+Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `Real.open_test`, on record.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from benchmarks.bench_real import CONVARG, FILES, RLHF
+from benchmarks.looks import Looks
+from benchmarks.measuring import table
+from benchmarks.trainer_runs import Run, Spec, run
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.frames import COMPARISONS, concat
+from rlhf_pipeline.reward_model import TransformerRewardModel, load_reward_model
+from rlhf_pipeline.reward_model.judging import margins_of
+from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_of_mean, joint_model, open_test_split, preference_pairs
+
+Floats = npt.NDArray[np.float64]
+
+FOLDS = 3  # of three or four debates each
+# A training that is to be held to the limit takes no longer: what fine-tuning was seen to need when the limit was set.
+AT_MOST_CPU_S = 240.0
+# What training takes; `--part debates` compares other recipes, without a test pair.
+RECIPE: dict[str, Any] = {"steps": 50, "texts_per_batch": 12, "texts_per_prompt": 4, "frozen_layers": 1, "learning_rate": 1e-4}
+SOFT, ALL, MAJORITY, ANNOTATORS = "shares of votes", "shares of votes, all pairs", "majority as if certain", "the annotator model's labels"
+KNOWN, CERTAIN = "known right choice with the votes' shares", "known right choice as if certain"
+LABELS: dict[str, dict[str, Any]] = {
+    SOFT: {"label": "votes", "loss": "soft"},
+    ALL: {"label": "votes", "loss": "soft"},
+    ANNOTATORS: {"label": "annotators", "loss": "soft"},
+    MAJORITY: {"label": "majority", "loss": "bradley_terry"},
+    KNOWN: {"label": "votes", "loss": "soft"},
+    CERTAIN: {"label": "majority", "loss": "bradley_terry"},
+}
+# Models whose score is the mean of others', of the same seed: what differs is what they learnt.
+MIXED = "one of each of the votes' labels"
+MEMBERS: dict[str, tuple[str, ...]] = {MIXED: (SOFT, ALL, ANNOTATORS, MAJORITY)}
+# By name: what is learnt, and what differs from the recipe.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label in LABELS} | {
+    "160 steps": (SOFT, {"steps": 160}),
+    f"{ALL}, 160 steps": (ALL, {"steps": 160}),
+    f"{ALL}, one prompt a batch, nothing frozen, 160 steps": (ALL, {"steps": 160, "texts_per_prompt": 12, "frozen_layers": 0}),
+    "nothing frozen": (SOFT, {"frozen_layers": 0}),
+    "half of the layers frozen": (SOFT, {"frozen_layers": 3}),
+    "one prompt a batch": (SOFT, {"texts_per_prompt": 12}),
+    "half the learning rate": (SOFT, {"learning_rate": 5e-5}),
+    "head by a probe": (SOFT, {"start_from_probe": True}),
+}
+
+
+class Real:
+    """convarg's comparisons and votes, and files of pairs to train and to judge on. The test pairs come through one door, on record."""
+
+    def __init__(self, data: Path, runs: Path, looks: Looks) -> None:
+        self.looks = looks
+        home = runs / "home"
+        store = Workspace(Settings(home=home, project="real")).store if (home / "imported").exists() else _imported(data, home)
+        comparisons = concat(store.comparisons.stream(), COMPARISONS)
+        self.comparisons = comparisons[comparisons["source"] == CONVARG].reset_index(drop=True)
+        self.votes = store.votes.on(self.comparisons["comparison_id"].tolist())
+        self.gold = gold_pairs(self.comparisons)
+        self.folder = runs
+        train = labelled(self.comparisons, self.votes, SOFT)
+        self.one_vote = self.kept("one-vote", train[train["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0))
+        self.calib = self.kept("calib", self.gold[self.gold["split"] == "calib"])
+        self._train: dict[str, str] = {}
+
+    def kept(self, name: str, pairs: pd.DataFrame) -> str:
+        path = self.folder / f"{name}.parquet"
+        pairs.reset_index(drop=True).to_parquet(path)
+        return str(path)
+
+    def train_pairs(self, label: str) -> str:
+        """What each of LABELS learns from. The annotator model knows the votes of the train split alone."""
+        if label not in self._train:
+            of_train = self.comparisons[self.comparisons["split"] == "train"]
+            self._train[label] = self.kept(f"train-{list(LABELS).index(label)}", labelled(of_train, self.votes, label))
+        return self._train[label]
+
+    def open_test(self, model: str, purpose: str) -> pd.DataFrame:
+        """The test pairs, for this model; the same for every one."""
+        return open_test_split(self.gold, model=model, purpose=purpose, record=self.looks.record)
+
+    @property
+    def ceiling(self) -> str:
+        """How often one vote on these comparisons is the known right choice, with its interval: beside every accuracy against that."""
+        return str(gold_ceiling(self.votes, self.comparisons))
+
+
+def _imported(data: Path, home: Path) -> Any:
+    for kind, more in (("comparisons", []), ("votes", ["--no-replay"])):
+        command = [RLHF, "import", kind, str((data / FILES[kind]).absolute()), "--project", "real", *more]
+        done = subprocess.run(command, env=os.environ | {"RLHF_HOME": str(home)}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"rlhf import {kind} failed:\n{done.stdout}{done.stderr}")
+    (home / "imported").touch()
+    return Workspace(Settings(home=home, project="real")).store
+
+
+def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
+    """The pairs to learn from by a label: those with a majority, with a known right choice, or all, evenly split ones and ties as halves.
+
+    What the annotator model says of them rests on the votes on these comparisons alone.
+    """
+    mine = votes[votes["comparison_id"].isin(comparisons["comparison_id"])]
+    sided = preference_pairs(mine, comparisons)
+    if label in (SOFT, MAJORITY):
+        return sided
+    if label in (KNOWN, CERTAIN):
+        return gold_pairs(comparisons, sided)
+    voted = preference_pairs(mine, comparisons, PairParams(keep_even_splits=True, keep_only_ties=True))
+    return with_soft_labels(voted, joint_model(mine, comparisons).labels) if label == ANNOTATORS else voted
+
+
+class Mean:
+    """Fitted models whose mean is the score: what `n_members` fits, put together from single runs."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self.models = models
+
+    @property
+    def weights_hash(self) -> str:
+        return "+".join(model.weights_hash[:12] for model in self.models)
+
+    def score(self, prompts: Any, completions: Any, *, progress: Any = None) -> Floats:
+        return np.mean([model.score(prompts, completions) for model in self.models], axis=0)
+
+
+def loaded(one: Run) -> TransformerRewardModel:
+    model = load_reward_model(Path(one.folder))
+    assert isinstance(model, TransformerRewardModel)
+    return model
+
+
+def told(values: Sequence[float], digits: int = 3) -> str:
+    return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def debates(real: Real, seeds: int, n_variants: int) -> None:
+    """The first `n_variants`; a debate's own votes teach nothing about it, the annotator model is fitted without them too."""
+    comparisons = real.comparisons[real.comparisons["split"] != "test"]
+    debate = comparisons.set_index("comparison_id")["split_group"]
+    fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
+    gold = real.gold[real.gold["split"] != "test"]
+    groups = gold["comparison_id"].map(debate).to_numpy()
+    left_out = gold["comparison_id"].map(debate).map(fold).to_numpy()
+    variants = dict(list(VARIANTS.items())[:n_variants])
+    specs: dict[tuple[str, int, int], Spec] = {}
+    for k in range(FOLDS):
+        inside = comparisons[comparisons["split_group"].map(fold) != k]
+        held_out = real.kept(f"debates-held-out-{k}", gold[left_out == k])
+        used = dict.fromkeys(label for label, _ in variants.values())
+        train = {label: real.kept(f"debates-train-{k}-{i}", labelled(inside, real.votes, label)) for i, label in enumerate(used)}
+        for name, (label, changes) in variants.items():
+            for seed in range(seeds):
+                specs[name, seed, k] = Spec(RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = dict(zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True))
+    margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
+    cpu_s = dict.fromkeys(variants, 0.0)
+    for (name, seed, k), one in runs.items():
+        margins[name][seed, left_out == k] = margins_of(loaded(one), gold[left_out == k])
+        cpu_s[name] += one.cpu_s / seeds / FOLDS
+    for name, members in MEMBERS.items():
+        if set(members) <= set(variants):
+            margins[name] = np.mean([margins[member] for member in members], axis=0)
+            cpu_s[name] = sum(cpu_s[member] for member in members)
+    if seeds > 1:
+        for name in list(margins):
+            margins[f"{name}, mean of the {seeds} seeds' scores"] = margins[name].mean(axis=0, keepdims=True)
+            cpu_s[f"{name}, mean of the {seeds} seeds' scores"] = seeds * cpu_s[name]
+    right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}  # of the seeds, for each pair
+    beside = right[next(iter(variants))]
+    rows: list[tuple[object, ...]] = [
+        (
+            name,
+            interval_of_mean(right[name], groups=groups),
+            told([float((one > 0).mean()) for one in of]) if len(of) > 1 else "",
+            "" if right[name] is beside else interval_of_mean(100 * (right[name] - beside), groups=groups),
+            f"{np.logaddexp(0, -of).mean():.3f}",
+            f"{cpu_s[name]:.0f}",
+        )
+        for name, of in margins.items()
+    ]
+    longer = np.sign(gold["chosen"].str.len() - gold["rejected"].str.len())
+    rows.append(("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "", "", "", ""))
+    mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
+    rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", ""))
+    table(
+        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(fold)} debates), mean of {seeds} seeds",
+        ("training", "accuracy (its ceiling below)", "by seed", "points beside the first", "log loss", "CPU s of one"),
+        rows,
+    )
+    affordable = [name for name in right if cpu_s[name] <= AT_MOST_CPU_S]
+    print(
+        f"\nChosen by these debates, of what takes {AT_MOST_CPU_S:.0f} CPU s at most: {max(affordable, key=lambda name: right[name].mean())}"
+    )

@@ -1,0 +1,127 @@
+"""What becomes of requests, asked for through a ledger: noted, made once, kept. Knows ledgers and backends by protocol; knows no frame."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from rlhf_pipeline.completions.asked import cache_key, item_of, lane_of
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.workers import Work, complete_in_batches, run_hosted
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError
+from rlhf_pipeline.protocols import Progress, Settled, WorkLedger, silent
+from rlhf_pipeline.records import content_id
+
+ROUNDS = 3  # in which what a cache lost meanwhile is made again, and what was left open is asked for
+BATCH = 64  # requests handed at once to a backend on this machine
+
+
+class Read(Protocol):
+    """What a run came to, as far as it has come to anything."""
+
+    gone: list[int]  # items whose text the store no longer has
+    n_unsettled: int  # items that are open, or under way
+
+
+R = TypeVar("R", bound=Read)
+
+
+def in_rounds(ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]) -> R:
+    """Ask until everything has been made or has failed, and its texts are there. Raises CompletionError where that does not come about."""
+    for _ in range(ROUNDS):
+        ask()
+        made = read()
+        if not made.gone and not made.n_unsettled:
+            return made
+        if made.gone:
+            ledger.reopen(run_id, made.gone)  # pruned, or not what was stored
+    if made.n_unsettled:
+        raise CompletionError(
+            f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the others are kept. Run again: it goes on from "
+            "there. If that says the same, another process holds them, or the store loses what is written: check its disk."
+        )
+    raise CompletionError(f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are gone. Check its disk.")
+
+
+def unsettled_of(ledger: WorkLedger, run_id: str) -> set[int]:
+    """Items of a run of which nobody knows yet what becomes of them."""
+    return {one.item_no for one in ledger.settled(run_id) if one.state in ("open", "leased")}
+
+
+@dataclass
+class _Made:
+    outcomes: list[tuple[Settled, CompletionResult | None]] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    n_unsettled: int = 0
+
+
+def outcomes(
+    backend: CompletionBackend,
+    requests: Sequence[CompletionRequest],
+    *,
+    calls: CallParams | None = None,
+    ledger: WorkLedger | None = None,
+    asset: str = "",
+    progress: Progress = silent,
+    note: str = "",
+) -> list[tuple[Settled, CompletionResult | None]]:
+    """Where each request stands in the end and, of those that succeeded, the result; in the order of the requests.
+
+    Without a ledger nothing is kept but what is returned. Raises BackendUnavailable, CompletionError and StoreError as `generate` does.
+    """
+    calls, ledger = calls or CallParams(), ledger or MemoryLedger()
+    lane, n = lane_of(backend), len(requests)
+    keys = [cache_key(backend, request) for request in requests]
+    by_length = getattr(backend, "likes_equal_lengths", False)
+    items = [
+        item_of(backend, request, calls, item_no=i, position=len(request.prompt) if by_length else i, key=keys[i])
+        for i, request in enumerate(requests)
+    ]
+    run_id = content_id("run", asset, keys)
+    record = json.dumps({"calls": calls.model_dump(exclude_none=True), "models": [[backend.name, backend.model_version]]})
+    ledger.start(run_id, items, asset=asset, record=record)
+
+    def ask() -> None:
+        left = unsettled_of(ledger, run_id)
+        work = Work(run_id, ledger, items, requests, calls, left, told=lambda: progress(n - len(left), n, note))
+        if not left:
+            progress(n, n, note)
+        elif isinstance(backend, HostedBackend):
+            if closed := run_hosted(work, {lane: backend}):
+                if not unsettled_of(ledger, run_id):
+                    ledger.end(run_id)  # the same again tries what failed again
+                raise BackendUnavailable(str(closed[lane].error))
+        else:
+            complete_in_batches(work, backend, lane, BATCH)
+
+    def read() -> _Made:
+        made = _Made()
+        settled = list(ledger.settled(run_id))
+        kept = ledger.results([keys[one.item_no] for one in settled if one.state == "succeeded"])
+        for one in settled:
+            made.n_unsettled += one.state in ("open", "leased")
+            text = kept.get(keys[one.item_no]) if one.state == "succeeded" else None
+            if one.state == "succeeded" and text is None:
+                made.gone.append(one.item_no)
+            made.outcomes.append((one, None if text is None else CompletionResult.from_json(text)))
+        return made
+
+    made = in_rounds(ledger, run_id, n, ask, read)
+    ledger.end(run_id)
+    return made.outcomes
+
+
+def answers(
+    backend: CompletionBackend, requests: Sequence[CompletionRequest], calls: CallParams, ledger: WorkLedger | None = None, asset: str = ""
+) -> Iterator[CompletionResult]:
+    """`complete` of a backend, in the order of the requests; what failed is a result with its error."""
+    for settled, result in outcomes(backend, requests, calls=calls, ledger=ledger, asset=asset):
+        yield result or failure_of(settled)
+
+
+def failure_of(settled: Settled) -> CompletionResult:
+    """The result of what failed for good."""
+    reason = "content_filter" if settled.kind == "content_filter" else "error"
+    return CompletionResult.failed(settled.error or f"It failed as {settled.kind}.", finish_reason=reason)

@@ -1,0 +1,173 @@
+"""Pages as the server writes them, read without a browser: hints of an empty project, hostile words, comparisons offered to one person."""
+
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.api.routing import PREFIX
+from tests.web.conftest import ShiftedClock, Web
+from tests.web.databases import on_sqlite
+
+# Where an empty project says something else than on the page as it is opened first, and where there is nothing.
+MORE_PAGES = (
+    "/consensus?method=joint_model",
+    "/consensus?state=open",
+    "/comparisons/none",
+    "/comparisons?category=none",
+    "/votes?q=none",
+    "/none",
+)
+
+
+class Seen(HTMLParser):
+    """What of a page is read by a person: its texts, and by themselves those set as code."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.texts: list[str] = []
+        self.code: list[str] = []
+        self.tags: set[str] = set()
+        self._open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag in ("script", "style", "code"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self._open):
+            self.texts.append(data)
+            if "code" in self._open:
+                self.code.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+@pytest.fixture
+def paged(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
+    """The app with its pages."""
+    store = open_store("demo")
+    with Server(create_app(settings, store)) as server:
+        yield Web(store, settings, server.url, clock)
+
+
+def get(paged: Web, browser: httpx.Client, path: str) -> Seen:
+    answer = browser.get(f"{paged.url}{path}", follow_redirects=True)
+    assert answer.headers["content-type"].startswith("text/html"), path
+    return Seen(answer.text)
+
+
+def pages_of(settings: Settings, store: Store) -> list[str]:
+    return sorted(
+        route.path
+        for route in create_app(settings, store).routes
+        if isinstance(route, APIRoute) and "GET" in route.methods and not route.path.startswith(PREFIX) and "{" not in route.path
+        and not route.path.endswith(".csv")
+    )  # fmt: skip
+
+
+@on_sqlite
+@pytest.mark.parametrize("role", [None, *Role])
+def test_no_page_of_an_empty_project_shows_a_backtick(paged: Web, role: Role | None):
+    browser = httpx.Client(timeout=60) if role is None else paged.browser(paged.add(role))
+    paths = [*pages_of(paged.settings, paged.store), *MORE_PAGES]
+    assert len(paths) > 15
+    for path in paths:
+        assert "`" not in get(paged, browser, path).text, path
+
+
+@on_sqlite
+def test_commands_of_a_hint_are_set_as_code(paged: Web):
+    browser = paged.browser(paged.add(Role.ENGINEER))
+    assert "rlhf import comparisons FILE" in get(paged, browser, "/comparisons").code
+    assert {"rlhf reward train", "rlhf reward calibrate"} <= set(get(paged, browser, "/calibration").code)
+    assert "rlhf votes annotators --publish" in get(paged, browser, "/consensus?method=joint_model").code
+    told = paged.client(Role.ENGINEER).get("/consensus", params={"method": "joint_model"}).json()["detail"]
+    assert "`rlhf votes annotators --publish`" in told, "what is read without a page keeps its backticks"
+
+
+@on_sqlite
+def test_hostile_words_between_backticks_stay_words(paged: Web):
+    paged.publish(1)
+    browser = paged.browser(paged.add(Role.CURATOR))
+    hostile = "`<script>alert(1)</script>`<img/src=x>`&amp"
+    answer = browser.post(f"{paged.url}/comparisons/offer", data={"which": "ids", "ids": hostile})
+    assert answer.status_code == 404
+    seen = Seen(answer.text)
+    assert "<script>alert(1)</script>" in seen.code
+    assert "<img/src=x>`&amp" in seen.text, "a backtick without another is one"
+    assert "img" not in seen.tags
+    assert "<script>alert" not in answer.text
+
+
+def choices(page: str) -> dict[str, str]:
+    """value -> words of the annotators that the form offers to."""
+    (inside,) = re.findall(r'<select name="annotator_id">(.*?)</select>', page, re.DOTALL)
+    return dict(re.findall(r'<option value="([^"]*)">([^<]*)</option>', inside))
+
+
+def offered(paged: Web, browser: httpx.Client, **more: str) -> httpx.Response:
+    """As a browser sends the form: with every field, those nobody touched too."""
+    fields = {"which": "all_unvoted", "day": "", "ids": "", "annotator_id": "", "overlap": "1", "priority": "0"}
+    return browser.post(f"{paged.url}/comparisons/offer", data=fields | more)
+
+
+@on_sqlite
+def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
+    paged.rule(repeat_share=0, gold_share=0)
+    named = paged.publish(2, offer=False)
+    ann, bo = paged.client("annotator"), paged.client("annotator")
+    curator = paged.browser(paged.add("curator"))
+    who = ann.user.user_id
+    assert who in choices(curator.get(f"{paged.url}/comparisons").text)
+    assert f"2 judgements of 2 comparisons are asked of {who}." in offered(paged, curator, annotator_id=who).text
+    assert "Nothing new was asked for" in offered(paged, curator, annotator_id=who).text
+    leased = [len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)]
+    assert leased == [0, len(named)]
+    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, curator).text, "anybody is asked beside"
+
+
+@on_sqlite
+def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(paged: Web):
+    paged.publish(1, offer=False)
+    ann = paged.add("annotator", email="ann@example.org")
+    unnamed = paged.store.users.add(email="bo@example.org", name="", roles=[Role.ANNOTATOR], actor="test")
+    gone = paged.add("annotator")
+    paged.add("auditor")
+    paged.add("annotator", kind="service")
+    admin, engineer = paged.add("admin"), paged.add("engineer")
+    paged.store.users.disable(gone.user_id, actor="test")
+    known = choices(paged.browser(admin).get(f"{paged.url}/comparisons").text)
+    assert known == {
+        "": "anybody", ann.user_id: "ann (ann@example.org)", unnamed.user_id: "bo@example.org",
+        admin.user_id: f"{admin.name} ({admin.email})",
+    }  # fmt: skip
+    assert next(iter(known)) == ""
+    assert choices(paged.browser(engineer).get(f"{paged.url}/comparisons").text) == {"": "anybody"} | {one: one for one in known if one}
+
+
+@on_sqlite
+@pytest.mark.parametrize("who", ["an auditor", "nobody"])
+def test_who_is_not_to_be_asked_is_said_above_the_form(paged: Web, who: str):
+    paged.publish(1, offer=False)
+    annotator_id = paged.add("auditor").user_id if who == "an auditor" else "nobody"
+    answer = offered(paged, paged.browser(paged.add("curator")), annotator_id=annotator_id)
+    assert answer.status_code == (422 if who == "an auditor" else 404)
+    assert '<p class="problem" role="alert">' in answer.text
+    assert 'action="/comparisons/offer"' in answer.text
+    assert paged.store.assignments.work_left().n_slots == 0
