@@ -67,7 +67,7 @@ Floats = npt.NDArray[np.float64]
 PARTS = ("quality", "cost", "scoring", "gloo", "cuda")
 ON_VOTES = ("debates", "quality", "cost", "scoring")
 BAR_ACCURACY, BAR_ECE, BAR_COST, BAR_SCORING, BAR_SAME, BAR_GLOO = 0.84, 0.05, 1 / 3, 4.0, 1e-3, 1e-4
-CHOSEN = ANNOTATORS  # by `--part debates`: the highest accuracy on debates that were left out
+CHOSEN = ANNOTATORS  # of single models: by `--part debates`, the highest accuracy on debates that were left out, and the least log loss
 JUDGED = tuple(dict.fromkeys((CHOSEN, SOFT, MAJORITY)))
 # Thresholds that were tried: 0.73, as much as preferring the longer text finds on the calib debates (0.731), which either trainer had learnt
 # at its first evaluation; 0.76, which neither held twice in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest

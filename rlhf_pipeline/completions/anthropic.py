@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import address_of, provider_of
+from rlhf_pipeline.completions.capabilities import address_of, provider_of, secrets_of
 from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
@@ -17,6 +17,7 @@ from rlhf_pipeline.completions.results import answers
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
+    begun,
     billing_of,
     completed,
     count_of,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "https://api.anthropic.com/v1"
 VERSION = "2023-06-01"  # of the API: https://docs.anthropic.com/en/api/versioning
+COUNTS = ("input_tokens", "output_tokens")
 REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "refusal": "refusal"}
 
 
@@ -89,7 +91,7 @@ class AnthropicBackend:
         try:
             return await (self._whole(request) if on_text is None else self._streamed(request, on_text, partial))
         except errors as cause:
-            return lost(cause, self._where, self._secret, partial="".join(partial) if partial else None)
+            return lost(cause, self._where, self._secrets, partial="".join(partial) if partial else None)
 
     async def close(self) -> None:
         if self._open is not None:
@@ -100,7 +102,7 @@ class AnthropicBackend:
         """Of this event loop: connections belong to the loop they were made in."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
-            headers = {"x-api-key": self._secret, "anthropic-version": VERSION, "content-type": "application/json"}
+            headers = {"x-api-key": self._key, "anthropic-version": VERSION, "content-type": "application/json"}
             self._open = (loop, opened(self.base_url, self.timeout_s, headers))
         return self._open[1]
 
@@ -125,7 +127,7 @@ class AnthropicBackend:
         answer = await self._client().post(self._address, content=self._content(request, stream=False))
         if answer.status_code >= 300:
             return self._refused(answer.status_code, answer.headers, answer.content)
-        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secret)
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secrets)
         return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
@@ -133,17 +135,17 @@ class AnthropicBackend:
             return self._failed(status_of(error), headers, error)
         blocks = found.get("content")
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
-            return fault("garbled", f"{self._where} did not send a message but {told(found, self._secret)!r}", status=status)
+            return fault("garbled", f"{self._where} did not send a message but {told(found, *self._secrets)!r}", status=status)
         self.has_answered = True
         text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
         return self._judged(text, found.get("stop_reason"), found.get("usage"), status, headers)
 
     def _judged(self, text: str, stop_reason: object, usage: object, status: int, headers: Mapping[str, str]) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = count_of(counted.get("input_tokens")), count_of(counted.get("output_tokens"))
+        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
         reason = REASONS.get(str(stop_reason), "stop")
         if reason == "refusal":
-            said = told(text, self._secret) or "without a word"
+            said = told(text, *self._secrets) or "without a word"
             reply = fault(
                 "refusal", f"{self.model} refused: {said}", n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage)
             )
@@ -156,15 +158,21 @@ class AnthropicBackend:
         """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing counts without a stop reason."""
         reason: object = None
         usage: dict[str, Any] = {}
+        has_begun = is_counted = False
         heard = Heard(on_text, partial)
         async with self._client().stream("POST", self._address, content=self._content(request, stream=True)) as answer:
             if answer.status_code >= 300:
                 return self._refused(answer.status_code, answer.headers, await rest_of(answer))
             kind = answer.headers.get("content-type", "")
             if "text/event-stream" not in kind:
-                found = parsed(await answer.aread(), kind, self._where, self._secret)
+                found = parsed(await answer.aread(), kind, self._where, self._secrets)
                 return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
-            async for event in events(answer.aiter_bytes(), self._secret):
+            async for event in events(answer.aiter_bytes(), self._secrets):
+                if error := error_of(event):  # within a stream whose status was 200
+                    # What a stream begins with counts next to nothing of its text: only a newer count is one.
+                    so_far = begun(partial, usage if is_counted else {}, COUNTS) if has_begun else {}
+                    return self._failed(status_of(error), answer.headers, error, **so_far)
+                has_begun, is_counted = True, bool(part_of(event, "usage"))
                 usage |= part_of(part_of(event, "message"), "usage") or part_of(event, "usage")
                 delta = part_of(event, "delta")
                 if delta.get("type") == "text_delta":
@@ -172,8 +180,6 @@ class AnthropicBackend:
                         raise Unreadable("garbled", "streamed a piece of text without text")
                     heard(text_of(delta, "text"))
                 reason = delta.get("stop_reason") or reason
-                if error := error_of(event):  # within a stream whose status was 200
-                    return self._failed(status_of(error), answer.headers, error, partial="".join(partial) or None)
         text = "".join(partial)
         if reason is None:
             return fault("cut", f"{self._where} ended its stream without a stop reason", partial=text or None)
@@ -181,12 +187,16 @@ class AnthropicBackend:
         return self._judged(text, reason, usage, answer.status_code, answer.headers)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parsed(content, "", self._where, self._secret)
+        found = parsed(content, "", self._where, self._secrets)
         return self._failed(status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")})
 
-    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], *, partial: str | None = None) -> Reply:
-        return refused_by(self.model, self._where, status, headers, error, self._secret, partial=partial)
+    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any) -> Reply:
+        return refused_by(self.model, self._where, status, headers, error, self._secrets, **begun)
 
     @property
-    def _secret(self) -> str:
+    def _key(self) -> str:
         return self.api_key.get_secret_value() if self.api_key else ""
+
+    @property
+    def _secrets(self) -> Sequence[str]:
+        return (self._key, *secrets_of(self.base_url))

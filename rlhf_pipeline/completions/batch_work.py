@@ -22,7 +22,7 @@ from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.openai_batches import MOST_REQUESTS, Batch, OpenAIBatches
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.owners import is_dead
-from rlhf_pipeline.completions.workers import LONGEST_SLEEP_S, NOTHING, Work, renewing
+from rlhf_pipeline.completions.workers import LONGEST_SLEEP_S, NOTHING, Work, persistently, renewing
 from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
@@ -204,17 +204,20 @@ class BatchWork:
             if others:
                 others &= self._unsettled()
             for batch in over:
-                replies = await self._replies(batches, batch, claims)
-                if replies is None:
+                names = await self._names_of(batches, batch)
+                if names is None:
                     return None
-                self._note({claims.pop(name): reply for name, reply in replies.items() if name in claims})
-                if others:  # which may come back open, if who holds them is killed: then what is read here is all there is of them
-                    names = await self._names_of(batches, batch)
-                    if names is None:
+                # Of one that was noted before, the provider may have deleted the files. Whom one concerns whose own is gone, what came of it says.
+                if not names or not names.isdisjoint(claims):
+                    replies = await self._replies(batches, batch, claims)
+                    if replies is None:
                         return None
-                    if theirs := {name for name in names if _item(name) in others}:
-                        unread |= theirs
-                        continue
+                    self._note({claims.pop(name): reply for name, reply in replies.items() if name in claims})
+                    names = names or {name for name in replies if name.partition("-")[0].isdecimal()}
+                # Which may come back open, if who holds them is killed: then what stands in this one is all there is of them.
+                if theirs := {name for name in names if _item(name) in others}:
+                    unread |= theirs
+                    continue
                 self._read.add(batch.batch_id)
             self.work.ledger.release(self.work.run_id, self.work.owner)
         under_way: set[str] = set()
@@ -222,6 +225,10 @@ class BatchWork:
             if not batch.is_over:
                 names = await self._names_of(batches, batch)
                 if names is None:
+                    return None
+                if not names:
+                    why = f"The file that says what {batch.batch_id} asks for is gone: what it makes is read once it is over."
+                    self._park(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
                     return None
                 under_way |= names
         left = self._left()
@@ -260,11 +267,11 @@ class BatchWork:
 
     async def _replies(self, batches: OpenAIBatches, batch: Batch, claims: Mapping[str, Claim]) -> Mapping[str, Reply] | None:
         """What came of a batch; one that was refused as a whole is the failure of each that stood in it, and of nobody else."""
-        if batch.error is None:
-            return await self._patiently(partial(batches.replies, batch))
         names = await self._names_of(batches, batch)
         if names is None:
             return None
+        if batch.error is None:
+            return await self._patiently(partial(batches.replies, batch, names))
         if batch.is_crowded and len(names) > 1:
             return {}  # fewer may find room
         refused = fault("bad_request", f"{self._lane[0]} refused a batch as a whole: {batch.error}")
@@ -313,7 +320,8 @@ class BatchWork:
             self._settle(attempts[first : first + AT_ONCE])
 
     def _settle(self, attempts: Sequence[Attempt]) -> None:
-        self.work.settle_all(attempts, self.work.ledger.turn(self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead))
+        ledger = self.work.ledger
+        self.work.settle_all(attempts, persistently(ledger.turn, self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead))
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What it gives, tried again where that may help; None and `closed` where it does not."""

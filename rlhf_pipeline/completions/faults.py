@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -95,16 +95,16 @@ CURES = {
 
 
 def refused_by(
-    model: str, where: str, status: int, headers: Mapping[str, str], error: Mapping[str, Any], secret: str, *, partial: str | None = None
+    model: str, where: str, status: int, headers: Mapping[str, str], error: Mapping[str, Any], secrets: Sequence[str], **begun: Any
 ) -> Reply:
-    """The Reply of what a provider says is wrong, with the cure where it would refuse everything; `partial` is what came before it."""
+    """The Reply of what a provider says is wrong, with the cure where it would refuse everything; `begun` is what came before it."""
     # `code` says more than `type`, where it is a word.
     word = next((word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word), None)
-    reply = refused(status, f"{where}: {told(error.get('message') or dict(error), secret)}", word, headers, utc_now())
+    reply = refused(status, f"{where}: {told(error.get('message') or dict(error), *secrets)}", word, headers, utc_now())
     if reply.closes:
         cure = f"Mend the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url (RLHF_BASE_URL)"
         reply = replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
-    return reply if partial is None else replace(reply, partial=partial, billing="unknown")
+    return replace(reply, **begun)
 
 
 def status_of(error: Mapping[str, Any]) -> int:
@@ -229,10 +229,11 @@ def _until(text: str, now: datetime) -> float | None:
     return min(LONGEST_WAIT_S, max(0.0, (moment - now).total_seconds())) if moment.tzinfo else None
 
 
-def told(said: object, secret: str) -> str:
-    """What a server or a client library said, on one line, short, and without the key, which some servers repeat."""
+def told(said: object, *secrets: str) -> str:
+    """What a server or a client library said, on one line, short, and without the key and the like, which some servers repeat."""
     line = " ".join(str(said).split())
     # Replaced before it is cut: half a key would no longer be found. White space in it is joined in the line too, or was taken off.
-    for shown in sorted({secret, secret.strip(), " ".join(secret.split())} - {""}, key=len, reverse=True):
-        line = line.replace(shown, "***")
+    forms = {form for secret in secrets for form in (secret, secret.strip(), " ".join(secret.split()))} - {""}
+    for shown in sorted(forms, key=len, reverse=True):
+        line = re.sub(re.escape(shown), "***", line, flags=re.IGNORECASE)  # %2f is %2F
     return line[:TOLD]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
+from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of, secrets_of
 from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
@@ -18,6 +18,7 @@ from rlhf_pipeline.completions.results import answers
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
+    begun,
     billing_of,
     completed,
     count_of,
@@ -35,6 +36,8 @@ from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 class OpenAICompatibleBackend:
@@ -101,11 +104,11 @@ class OpenAICompatibleBackend:
 
         if isinstance(cause, APIStatusError):
             return self._refused(cause.status_code, cause.response.headers, await rest_of(cause.response))
-        return lost(cause.__cause__ or cause, self._where, self._secret, partial="".join(partial) if partial else None)
+        return lost(cause.__cause__ or cause, self._where, self._secrets, partial="".join(partial) if partial else None)
 
     def batches(self) -> OpenAIBatches:
         """The Batch API of this provider, where it has one; within the event loop that asks."""
-        return OpenAIBatches(self._client(), self._body, self._of_batch)
+        return OpenAIBatches(self._client(), self._body, self._of_batch, self._secrets)
 
     def _of_batch(self, status: int, body: Mapping[str, Any]) -> Reply:
         return self._read(dict(body), status, {}) if status < 400 else self._refused(status, {}, json.dumps(body).encode())
@@ -145,7 +148,7 @@ class OpenAICompatibleBackend:
 
         # The bytes themselves: the client does not check what it makes models of, and making them costs a third of the call.
         answer = await self._client().post("/chat/completions", cast_to=httpx2.Response, body=self._body(request))
-        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secret)
+        found = parsed(answer.content, answer.headers.get("content-type", ""), self._where, self._secrets)
         if isinstance(found, Reply):
             return found
         return self._read(found, answer.status_code, answer.headers)
@@ -155,7 +158,7 @@ class OpenAICompatibleBackend:
             return self._failed(status_of(error), headers, error)
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
-            return fault("garbled", f"{self._where} did not send a chat completion but {told(found, self._secret)!r}", status=status)
+            return fault("garbled", f"{self._where} did not send a chat completion but {told(found, *self._secrets)!r}", status=status)
         self.has_answered = True
         usage = found.get("usage")
         if not choices:
@@ -166,9 +169,9 @@ class OpenAICompatibleBackend:
 
     def _judged(self, text: object, refusal: object, reason: str, usage: object, status: int, headers: Mapping[str, str]) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
+        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
         if refusal:
-            said = f"{self.model} refused: {told(refusal, self._secret)}"
+            said = f"{self.model} refused: {told(refusal, *self._secrets)}"
             reply = fault("refusal", said, n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage))
         else:
             plain = text if isinstance(text, str) else ""
@@ -178,7 +181,7 @@ class OpenAICompatibleBackend:
 
     def _empty(self, error: str, usage: object, status: int) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = count_of(counted.get("prompt_tokens")), count_of(counted.get("completion_tokens"))
+        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
         return fault("empty", error, n_prompt_tokens=n_prompt, n_tokens=n, status=status, billing=billing_of(usage))
 
     async def _streamed(self, request: CompletionRequest, on_text: OnText, partial: list[str]) -> Reply:
@@ -188,17 +191,23 @@ class OpenAICompatibleBackend:
         reason: str | None = None
         refusal: list[str] = []
         usage: object = None
+        last: object = None  # of the last event
+        has_begun = False
         async with self._client().chat.completions.with_streaming_response.create(**body) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                found = parsed(await answer.read(), answer.headers.get("content-type", ""), self._where, self._secret)
+                found = parsed(await answer.read(), answer.headers.get("content-type", ""), self._where, self._secrets)
                 return found if isinstance(found, Reply) else self._read(found, answer.status_code, answer.headers)
-            async for event in events(answer.iter_bytes(), self._secret):
+            async for event in events(answer.iter_bytes(), self._secrets):
+                newest = event.get("usage")
                 if error := error_of(event):  # within a stream whose status was 200
-                    return self._failed(status_of(error), answer.headers, error, partial="".join(partial) or None)
-                usage = event.get("usage") or usage
+                    # A count that more came after is not what is billed.
+                    so_far = begun(partial, newest or last, COUNTS) if has_begun else {}
+                    return self._failed(status_of(error), answer.headers, error, **so_far)
+                has_begun, last = True, newest
+                usage = newest or usage
                 choices = event.get("choices") or ()
                 if not isinstance(choices, list | tuple) or any(not isinstance(choice, dict) for choice in choices):
-                    raise Unreadable("garbled", f"streamed choices that are none: {told(choices, self._secret)!r}")
+                    raise Unreadable("garbled", f"streamed choices that are none: {told(choices, *self._secrets)!r}")
                 for choice in choices:
                     delta = part_of(choice, "delta")
                     if piece := text_of(delta, "content"):
@@ -213,12 +222,12 @@ class OpenAICompatibleBackend:
         return self._judged(text, "".join(refusal), reason, usage, answer.status_code, answer.headers)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parsed(content, "", self._where, self._secret)
+        found = parsed(content, "", self._where, self._secrets)
         return self._failed(status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")})
 
-    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], *, partial: str | None = None) -> Reply:
-        return refused_by(self.model, self._where, status, headers, error, self._secret, partial=partial)
+    def _failed(self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any) -> Reply:
+        return refused_by(self.model, self._where, status, headers, error, self._secrets, **begun)
 
     @property
-    def _secret(self) -> str:
-        return self.api_key.get_secret_value() if self.api_key else ""
+    def _secrets(self) -> Sequence[str]:
+        return (self.api_key.get_secret_value() if self.api_key else "", *secrets_of(self.base_url))

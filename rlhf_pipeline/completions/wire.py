@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +61,13 @@ async def rest_of(answer: Any) -> bytes:
         return b""
 
 
-def lost(cause: BaseException, where: str, secret: str, *, partial: str | None = None) -> Reply:
+def lost(cause: BaseException, where: str, secrets: Sequence[str], *, partial: str | None = None) -> Reply:
     """The Reply to a call that ended in an error of the transport."""
     import httpx2
 
     if isinstance(cause, Unreadable):
-        return fault(cause.kind, f"{where} {told(cause, secret)}", partial=partial)
-    said = told(f"{type(cause).__name__}: {cause}", secret)
+        return fault(cause.kind, f"{where} {told(cause, *secrets)}", partial=partial)
+    said = told(f"{type(cause).__name__}: {cause}", *secrets)
     if partial is not None:
         return fault("cut", f"{where} broke off its answer ({said})", partial=partial)
     if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
@@ -83,7 +83,7 @@ def lost(cause: BaseException, where: str, secret: str, *, partial: str | None =
     return fault("garbled", f"{where} sent what cannot be read ({said})")
 
 
-def parsed(content: bytes, content_type: str, where: str, secret: str) -> dict[str, Any] | Reply:
+def parsed(content: bytes, content_type: str, where: str, secrets: Sequence[str]) -> dict[str, Any] | Reply:
     """The JSON object in an answer, or the fault that it is none."""
     if len(content) >= LONGEST_ANSWER:
         return fault("oversized", f"{where} sent {len(content):,} bytes; {LONGEST_ANSWER:,} are the most that is taken. Lower max_tokens.")
@@ -92,17 +92,17 @@ def parsed(content: bytes, content_type: str, where: str, secret: str) -> dict[s
     except UnicodeDecodeError as cause:
         return fault("invalid_utf8", f"{where} sent bytes that are no UTF-8 ({cause.reason} at byte {cause.start})")
     if "html" in content_type or text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
-        return fault("html", f"{where} sent a web page, no completion: {told(text, secret)!r}")
+        return fault("html", f"{where} sent a web page, no completion: {told(text, *secrets)!r}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        return fault("garbled", f"{where} sent no whole JSON ({told(cause, secret)})")
+        return fault("garbled", f"{where} sent no whole JSON ({told(cause, *secrets)})")
     if not isinstance(value, dict):
-        return fault("garbled", f"{where} did not send a completion but {told(text, secret)!r}")
+        return fault("garbled", f"{where} did not send a completion but {told(text, *secrets)!r}")
     return value
 
 
-async def events(chunks: AsyncIterator[bytes], secret: str = "") -> AsyncIterator[dict[str, Any]]:
+async def events(chunks: AsyncIterator[bytes], secrets: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a stream of server-sent events. Raises Unreadable for what is none, and for more than is taken."""
     rest, n_bytes = b"", 0
     async for chunk in chunks:
@@ -111,13 +111,13 @@ async def events(chunks: AsyncIterator[bytes], secret: str = "") -> AsyncIterato
             raise Unreadable("oversized", f"streamed {n_bytes:,} bytes; {LONGEST_STREAM:,} are the most that is taken. Lower max_tokens.")
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            if (event := _event(line, secret)) is not None:
+            if (event := _event(line, secrets)) is not None:
                 yield event
-    if (event := _event(rest, secret)) is not None:
+    if (event := _event(rest, secrets)) is not None:
         yield event
 
 
-def _event(line: bytes, secret: str) -> dict[str, Any] | None:
+def _event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
     """What one line of a stream says, where it says anything."""
     try:
         text = line.decode("utf-8").strip()
@@ -128,9 +128,9 @@ def _event(line: bytes, secret: str) -> dict[str, Any] | None:
     try:
         event = json.loads(data)
     except (ValueError, RecursionError) as cause:
-        raise Unreadable("garbled", f"streamed no whole JSON ({told(cause, secret)})") from None
+        raise Unreadable("garbled", f"streamed no whole JSON ({told(cause, *secrets)})") from None
     if not isinstance(event, dict):
-        raise Unreadable("garbled", f"streamed {told(data, secret)!r}, which is no event")
+        raise Unreadable("garbled", f"streamed {told(data, *secrets)!r}, which is no event")
     return event
 
 
@@ -206,6 +206,14 @@ def completed(text: str, reason: str, n_prompt_tokens: int, n_tokens: int, statu
 def billing_of(usage: object) -> Billing:
     """Whether the provider said what an answer costs: without its count nobody knows."""
     return "metered" if isinstance(usage, dict) and usage else "unknown"
+
+
+def begun(partial: Sequence[str], usage: object, counts: tuple[str, str]) -> dict[str, Any]:
+    """What a stream had come to that then ends in an error, for its Reply: billed as counted by then, else nobody knows. Only one that
+    begins with its error is free: of another something was made, though it may be nothing that is shown."""
+    counted = usage if isinstance(usage, dict) else {}
+    n_prompt, n = (count_of(counted.get(name)) for name in counts)
+    return {"partial": "".join(partial) or None, "billing": billing_of(usage), "n_prompt_tokens": n_prompt, "n_tokens": n}
 
 
 def count_of(value: object) -> int:

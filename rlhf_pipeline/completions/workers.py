@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, attempt_unread, is_last
@@ -167,16 +167,26 @@ class HostedWork:
             for task in (*dispatchers, *self._calls):
                 task.cancel()
             await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
-            with suppress(StoreError):  # what cannot be said now is found out when the leases end
-                attempts, self._attempts = self._attempts, []
-                await self._in(clerk, self._turn, attempts, {})
-            with suppress(StoreError):
-                await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner)
-            for lane in self._lanes.values():
-                await lane.backend.close()
-            clerk.shutdown()
+            try:
+                await self._tell_the_rest(clerk)
+            finally:
+                for lane in self._lanes.values():
+                    await lane.backend.close()
+                clerk.shutdown()
 
     # --- the ledger ------------------------------------------------------------------------------------------------------------------
+
+    async def _tell_the_rest(self, clerk: ThreadPoolExecutor) -> None:
+        """What came while the run was ended; and give back what nobody called for. Where the store will not hear of a call, its claim is left
+        to run out: whoever takes it then books the call as lost. Were it given back, the call would be made again, and the first one be free."""
+        attempts, self._attempts = self._attempts, []
+        uncalled = None  # all that is still claimed, once the calls are told of
+        try:
+            await self._surely(clerk, self._turn, attempts, {})
+        except StoreError:
+            uncalled = [claim.item_no for lane in self._lanes.values() for claim in lane.queue]
+        with suppress(StoreError):
+            await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, uncalled)
 
     async def _keep_books(self, clerk: ThreadPoolExecutor) -> None:
         await self._leave_useless(clerk, [prompt * self.work.n_of_prompt for prompt in self.work.lost])  # by a run that was cut off
@@ -433,12 +443,22 @@ def renewing(work: Work) -> Iterator[None]:
         thread.join()
 
 
+def persistently(do: Callable[..., T], *args: Any, **more: Any) -> T:
+    """What a ledger does, in this thread, tried again where the store refuses it for a moment: then nothing of it was kept."""
+    for wait_s in WRITE_AGAIN_S:
+        try:
+            return do(*args, **more)
+        except StoreError:
+            sleep(wait_s)
+    return do(*args, **more)
+
+
 def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batch_size: int, on_text: OnItem | None = None) -> None:
     """Everything of `work` that a backend on this machine makes. Raises what the backend raises, after noting what was made by then."""
     attempts: list[Attempt] = []
     with renewing(work):
         while True:
-            turn = work.ledger.turn(work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
+            turn = persistently(work.ledger.turn, work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
             work.settle_all(attempts, turn)
             if attempts or turn.from_cache:
                 work.told()
@@ -452,8 +472,8 @@ def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batc
                 _complete_batch(work, backend, lane, claims, attempts, on_text)
             except BaseException:
                 with suppress(StoreError):
-                    work.ledger.turn(work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
-                    work.ledger.release(work.run_id, work.owner)
+                    persistently(work.ledger.turn, work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+                    work.ledger.release(work.run_id, work.owner)  # only once that is kept: else it would be made again
                 raise
 
 

@@ -227,24 +227,18 @@ class Assignments:
         return found
 
     def work_left(self) -> WorkLeft:
-        """Over the whole project, without what only the author of the text itself is asked for, who is never dealt it."""
+        """Over the whole project."""
         now = self._database.clock.now()
         of_state = select(slots.c.state, func.count()).where(self._database.mine(slots)).group_by(slots.c.state)
         running = select(func.count()).where(
             self._database.mine(slots), is_unfinished(), slots.c.state == "leased", slots.c.leased_until > now
         )
-        of_author = and_(
-            self._database.mine(comparisons),
-            comparisons.c.comparison_id == slots.c.comparison_id,
-            comparisons.c.written_by == slots.c.annotator_id,
-        )
-        nobodys = select(func.count()).select_from(slots).join(comparisons, of_author).where(self._database.mine(slots), is_unfinished())
         n = select(func.count(func.distinct(slots.c.comparison_id))).where(self._database.mine(slots))
         with self._database.reading() as connection:
             counted = {row[0]: row[1] for row in connection.execute(of_state)}
             return WorkLeft(
                 n_comparisons=connection.execute(n).scalar_one(),
-                n_slots=sum(counted.values()) - connection.execute(nobodys.where(slots.c.annotator_id.is_not(None))).scalar_one(),
+                n_slots=sum(counted.values()),
                 n_done=counted.get("done", 0),
                 n_leased=connection.execute(running).scalar_one(),
             )

@@ -139,7 +139,7 @@ class FeedbackEntries:
         prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()
         day = (new.given_at or now).astimezone(UTC).date().isoformat()  # in UTC, as its vote's
-        seed = secrets.randbits(63)
+        seed = secrets.randbits(48)  # as files and readers of numbers take it whole
         draw = Random(seed)
         # Of the day, or of the newest before it: in the morning a day may have no others yet.
         place = comparisons.c.day.desc(), comparisons.c.position.desc(), comparisons.c.comparison_id.desc()

@@ -14,7 +14,7 @@ from rlhf_pipeline.datasets.preference import KINDS, json_schema
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, DRIFT_REPORTS, check_frame
 from rlhf_pipeline.object_stores import put
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.records import NewFeedback, NewVote
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -194,6 +194,15 @@ def test_what_another_project_imports_it_exports_again_equal(rlhf, home, tmp_pat
         rlhf("export", noun, "--out", str(two), home=target)
         pd.testing.assert_frame_equal(read(two, noun), read(one, noun), check_exact=True)
         assert two.read_bytes() == one.read_bytes()
+
+
+def test_corrections_are_carried_over_as_any_comparison(rlhf, home, tmp_path):
+    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+        for i in range(12):
+            given = NewFeedback(kind="correction", prompt=f"2+{i}?", completion="wrong", correction=f"right {i}", given_at=NOON)
+            store.feedback.add(given, created_by="ann")
+    said = carried_over(rlhf, home, tmp_path / "elsewhere", tmp_path / "files", TABLES["jsonl"])
+    assert [line.split(",")[0] for line in said] == ["18 imported", "20 imported"]
 
 
 @pytest.mark.parametrize("name", TABLES)

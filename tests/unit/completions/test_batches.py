@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sqlalchemy import select
 from rlhf_pipeline.completions import AnthropicBackend, CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
 from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
 from rlhf_pipeline.completions.owners import is_dead, new_owner
-from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, ProviderParked
+from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import LOOKS, Budget
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Forgotten, StubProvider
@@ -352,6 +352,28 @@ def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhap
     assert {call["kind"] for call in store.generation.calls(run.run_id)} == {"cancelled"}
 
 
+def test_a_batch_that_nobody_would_find_again_is_booked_though_the_store_refuses_that_at_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01,))
+
+    class RefusedOnce(GenerationLedger):
+        n = 1
+
+        def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+            if self.n and attempts:
+                self.n -= 1
+                raise StoreError("database is locked")
+            return super().turn(run_id, owner, attempts, wanted, budget, **more)
+
+    with StubProvider(batch_s=60) as stub:
+        stub.batches.forgets = frozenset({"metadata"})
+        with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1"):
+            ask(store, stub, max_pause_s=0.1, ledger=RefusedOnce(store.database, store.completions_cache))
+    [run] = store.generation.runs()
+    assert run.spent.n_unknown == 10
+
+
 def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(store: Store) -> None:
     with StubProvider(batch_s=0.1) as stub:
         stub.batches.forgets = frozenset({"list", "id"})
@@ -411,3 +433,136 @@ def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_late
         made = ask(store, stub)
         assert stub.batches.sizes[4:] == [1, 2, 4, 3]
     assert made.frame["error"].isna().all()
+
+
+# --- files that are not as they should be -----------------------------------------------------------------------------------------------
+
+
+def with_outputs(stub: StubProvider, change: Callable[[list[str]], list[str]]) -> None:
+    """From now on what comes of a batch is kept changed, line by line."""
+    whole = stub.batches._kept
+    is_output = b'"response"'
+    stub.batches._kept = lambda content: whole(  # type: ignore[method-assign]
+        "\n".join(change(content.decode().split("\n"))).encode() if is_output in content else content
+    )
+
+
+def gone(stub: StubProvider, batch_id: str, *fields: str) -> None:
+    """Files of a batch, deleted once it is over."""
+    stub.batches._due[batch_id] = 0
+    batch = stub.batches._worked_on(batch_id)
+    assert batch["status"] == "completed"
+    for field in fields:
+        stub.batches._files.pop(batch[field], None)
+
+
+def test_a_text_with_line_separators_of_other_alphabets_is_one_line_of_a_file(store: Store) -> None:
+    with StubProvider() as stub:
+        with_outputs(stub, lambda lines: [line.replace('"content": "', '"content": "a\u2028b\u2029c\x85d ') for line in lines])
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+    assert made.frame["text"].str.startswith("a\u2028b\u2029c\x85d ").all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [lines[0][:90], *lines[1:]],
+        lambda lines: lines[1:],
+        lambda lines: ["[]", "7", *lines[1:]],
+        lambda lines: [lines[0].replace('"status_code": 200', '"status_code": "fine"'), *lines[1:]],
+        lambda lines: [lines[0].partition(', "response"')[0] + ', "response": null, "error": "lost"}', *lines[1:]],
+    ],
+    ids=["half", "missing", "no object", "no status", "an error that is a text"],
+)
+def test_a_line_that_cannot_be_read_costs_its_own_item_alone(store: Store, change: Callable[[list[str]], list[str]]) -> None:
+    with StubProvider() as stub:
+        with_outputs(stub, lambda lines: change(lines) if len(lines) == 10 else lines)
+        made = ask(store, stub)
+        assert stub.batches.sizes in ([10, 1], [10])
+    assert made.frame["error"].isna().all()
+    kinds = Counter(call["kind"] for call in store.generation.calls(made.run_id))
+    assert kinds["succeeded"] == 10
+    assert sum(kinds.values()) == sum(stub.batches.sizes), "each request is booked"
+
+
+def test_a_line_that_is_missing_is_booked_at_its_worst(store: Store) -> None:
+    with StubProvider() as stub:
+        with_outputs(stub, lambda lines: lines[1:] if len(lines) == 10 else lines)
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 1]
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"succeeded": 10, "garbled": 1}
+    assert made.n_unknown == 1
+
+
+@pytest.mark.parametrize("fields", [("output_file_id", "error_file_id"), ("input_file_id", "output_file_id", "error_file_id")])
+def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, fields: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = OpenAIBatches.replies
+
+    async def noting(self: OpenAIBatches, batch: Batch, *more: Any) -> Any:
+        read.append(batch.batch_id)
+        return await whole(self, batch, *more)
+
+    with StubProvider(batch_s=0.0, faults=[Fault(kind="status", status=500)]) as stub:
+        submitted = stub.batches._submitted
+
+        def slower_next(asked: dict[str, Any]) -> dict[str, Any]:
+            made = submitted(asked)
+            stub.batches.batch_s = 600
+            return made
+
+        stub.batches._submitted = slower_next  # type: ignore[method-assign]
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=2.0)
+        assert stub.batches.sizes == [10, 1]
+        gone(stub, "batch_1", *fields)
+        stub.batches._due["batch_2"] = 0
+        monkeypatch.setattr(OpenAIBatches, "replies", noting)
+        made = ask(store, stub)
+        assert stub.n_calls == 11
+    assert made.frame["error"].isna().all()
+    assert made.n_unknown == 0
+    if "input_file_id" not in fields:
+        assert read == ["batch_2"]
+
+
+def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_again(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1", "output_file_id")
+        stub.batches.batch_s = 0
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 10]
+    assert made.frame["error"].isna().all()
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"cancelled": 10, "succeeded": 10}
+    assert made.n_unknown == 10
+
+
+def test_what_a_batch_made_is_read_though_the_file_that_asked_for_it_is_gone(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1", "input_file_id")
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+    assert made.n_unknown == 0
+
+
+def test_a_batch_under_way_whose_file_is_gone_is_waited_for_and_not_asked_for_again(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        asked_for = stub.batches._batches["batch_1"]["input_file_id"]
+        content = stub.batches._files.pop(asked_for)
+        stub.batches.sizes.clear()
+        with pytest.raises(ProviderParked, match=r"batch_1.*is gone"):
+            ask(store, stub)
+        assert stub.batches.sizes == []
+        stub.batches._files[asked_for] = content
+        gone(stub, "batch_1", "input_file_id")
+        assert ask(store, stub).frame["error"].isna().all()
+        assert stub.batches.sizes == []

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic import SecretStr
 
@@ -31,7 +33,7 @@ from rlhf_pipeline.completions import (
 from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, exhausted_for, fault, waiting_time
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.results import answers
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
@@ -114,6 +116,85 @@ def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_
     made = ask(store.generation, backend, concurrency=1)
     assert made.frame["text"].tolist() == ["yes"] * 3
     assert len(list(store.generation.calls(made.run_id))) == len(backend.asked)
+
+
+class RefusedAtTheEnd(GenerationLedger):
+    """A store that refuses `n` times what a run that is being ended still has to tell."""
+
+    n = 0
+
+    def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+        if self.n and attempts and not wanted:
+            self.n -= 1
+            raise StoreError("database is locked")
+        return super().turn(run_id, owner, attempts, wanted, budget, **more)
+
+
+def ended_half_way(n: int) -> Any:
+    """The second call ends the run; the answers to the first and to those after it come while it is being ended."""
+
+    async def answer() -> Reply:
+        if n == 2:
+            await asyncio.sleep(0.1)
+            raise RuntimeError("a bug")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(5)
+        return YES
+
+    return answer()
+
+
+def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+    ledger = RefusedAtTheEnd(store.database, store.completions_cache)
+    ledger.n = 2
+    backend = Scripted(ended_half_way)
+    with pytest.raises(RuntimeError, match="a bug"):
+        ask(ledger, backend, n=12, concurrency=4)
+    [run] = ledger.runs()
+    calls = list(ledger.calls(run.run_id))
+    assert Counter(call["kind"] for call in calls) == {"succeeded": len(backend.asked) - 1, "cancelled": 1}
+    assert run.states == {"succeeded": len(backend.asked) - 1, "open": 13 - len(backend.asked)}
+
+
+def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_booked_as_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01,))
+    ledger = RefusedAtTheEnd(store.database, store.completions_cache, lease_s=1.0)
+    ledger.n = 99
+    backend = Scripted(ended_half_way)
+    with pytest.raises(RuntimeError, match="a bug"):
+        ask(ledger, backend, n=12, concurrency=4)
+    n_untold = len(backend.asked) - 1
+    [run] = ledger.runs()
+    assert run.states == {"leased": n_untold, "open": 12 - n_untold}, "what waited was given back, what was called for was not"
+    again = Scripted(lambda n: YES)
+    made = ask(ledger, again, n=12, concurrency=4)
+    assert made.frame["text"].tolist() == ["yes"] * 12
+    calls = list(ledger.calls(run.run_id))
+    assert Counter(call["kind"] for call in calls) == {"lost": n_untold, "cancelled": 1, "succeeded": 12}
+    assert len(calls) == len(backend.asked) + len(again.asked)
+    assert made.n_unknown == len(backend.asked), "each of them counts at its worst"
+
+
+def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+
+    class RefusedForAMoment(GenerationLedger):
+        n = 2
+
+        def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+            if self.n and attempts:
+                self.n -= 1
+                raise StoreError("database is locked")
+            return super().turn(run_id, owner, attempts, wanted, budget, **more)
+
+    made = ask(RefusedForAMoment(store.database, store.completions_cache), TemplateBackend())
+    assert made.frame["error"].isna().all()
+    assert made.n_attempts == 3
 
 
 class Forgetful(MemoryLedger):
@@ -412,6 +493,57 @@ def test_an_error_in_the_words_of_other_servers_is_read_too(said: dict[str, Any]
     reply = OpenAICompatibleBackend("m", "http://here/v1")._read(said, 200, {})
     assert reply.kind == kind
     assert next(text for text in ("busy", "no such model", "something broke", "no") if text in str(said)) in str(reply.error)
+
+
+def streamed(kind: str, *said: dict[str, Any]) -> Reply:
+    """What a backend makes of a stream of these events."""
+    content = "".join(f"data: {json.dumps(event)}\n\n" for event in said).encode()
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
+
+    async def call() -> Reply:
+        from openai import AsyncOpenAI
+
+        wire = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        backend = BACKENDS[kind]("m", "http://here/v1", SecretStr(KEY))
+        client = AsyncOpenAI(base_url="http://here/v1", api_key=KEY, http_client=wire, max_retries=0) if kind == "openai" else wire
+        backend._open = (asyncio.get_running_loop(), client)  # type: ignore[attr-defined]
+        request = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+        return await backend.call(request, lambda piece: None)
+
+    return asyncio.run(call())
+
+
+THOUGHT = {"choices": [{"delta": {"reasoning_content": "let me think"}}]}
+COUNTED = {"usage": {"prompt_tokens": 9, "completion_tokens": 900}}
+DIED = {"error": {"message": "upstream died", "code": 502}}
+BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
+THINKING = {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "let me think"}}
+ENDING = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 900}}
+FULL = {"type": "error", "error": {"type": "api_error", "message": "upstream died"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "billed"),
+    [
+        ("openai", [DIED], ("none", 0, 0)),
+        ("openai", [THOUGHT, DIED], ("unknown", 0, 0)),
+        ("openai", [THOUGHT, THOUGHT | COUNTED, DIED], ("metered", 9, 900)),
+        ("openai", [THOUGHT | COUNTED, THOUGHT, DIED], ("unknown", 0, 0)),
+        ("openai", [THOUGHT, DIED | COUNTED], ("metered", 9, 900)),
+        ("anthropic", [FULL], ("none", 0, 0)),
+        ("anthropic", [BEGUN, FULL], ("unknown", 0, 0)),
+        ("anthropic", [BEGUN, THINKING, FULL], ("unknown", 0, 0)),
+        ("anthropic", [BEGUN, THINKING, ENDING, FULL], ("metered", 9, 900)),
+    ],
+)
+def test_a_stream_that_ends_in_an_error_before_its_text_is_free_only_if_nothing_came_before(
+    kind: str, said: list[dict[str, Any]], billed: tuple[str, int, int]
+) -> None:
+    reply = streamed(kind, *said)
+    assert (reply.kind, "upstream died" in str(reply.error)) == ("server_error", True)
+    assert (reply.billing, reply.n_prompt_tokens, reply.n_tokens) == billed
 
 
 # --- secrets of an address ---------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Runs whose provider, price, disk or neighbour lets them down half-way: they end, and nothing that was paid for is thrown away."""
 
 import asyncio
+import base64
 import json
 import threading
 import time
@@ -27,6 +28,7 @@ from rlhf_pipeline.completions import (
     Reply,
     generate,
 )
+from rlhf_pipeline.completions.capabilities import secrets_of
 from rlhf_pipeline.completions.faults import fault, told
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.wire import LONGEST_STREAM, Unreadable, events
@@ -361,6 +363,46 @@ def test_secrets_in_an_address_stand_nowhere(
             shown = str(refused)
         assert "127.0.0.1" in shown
     assert [said[:80] for said in everything_said(store, tmp_path, shown, repr(backend)) if "canary-5b5b" in said] == []
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Invalid URL (POST /v1/chat/completions?key=canary-qu%40ery&v=1)",
+        "Cannot POST /v1/messages?key=canary-qu@ery&v=1",
+        "got https://me:canary-pa%2fss@here/v1",
+        "got me and canary-pa/ss",
+        f"got Basic {base64.b64encode(b'me:canary-pa/ss').decode()}",
+    ],
+)
+def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
+    store: Store, tmp_path: Path, make: Callable[..., HostedBackend], said: str, stream: bool
+) -> None:
+    with StubProvider(faults=[Fault(kind="status", status=404, message=f"{said} (1 of me)")]) as stub:
+        backend = make(stub)
+        with_secrets = stub.base_url.replace("http://", "http://me:canary-pa%2Fss@") + "?key=canary-qu%40ery&v=1"
+        backend.base_url = with_secrets  # type: ignore[attr-defined]
+        with pytest.raises(BackendUnavailable, match=r"\*\*\*.*\(1 of me\)") as refused:
+            ask(store.generation, backend, n=2, concurrency=1, stream=stream)
+    secrets = ("canary", base64.b64encode(b"me:canary-pa/ss").decode())
+    shown = everything_said(store, tmp_path, str(refused.value))
+    assert [text[:80] for text in shown if any(secret in text for secret in secrets)] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "shown"),
+    [
+        ("https://host/v1", "a: b@c?d=e", "a: b@c?d=e"),
+        ("https://host/v1?v=1&debug&key=", "1 key of v, ?v=1&debug&key=2", "1 key of v, ?***&debug&key=2"),
+        ("https://host/v1?canary-bare", "/v1?canary-bare", "/v1?***"),
+        ("https://host/v1?key=a+canary%20b", "a canary b, a+canary+b, a%20canary%20b", "***, ***, ***"),
+        ("https://token-7@host/v1", "//token-7@host, token-7", "//***host, ***"),
+        ("https://a:b@host/v1", "a or b: https://a:b@host, Basic YTpi", "a or b: https://***host, Basic ***"),
+    ],
+)
+def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(url: str, said: str, shown: str) -> None:
+    assert told(said, *secrets_of(url)) == shown
 
 
 # --- what is used is kept -----------------------------------------------------------------------------------------------------------------
