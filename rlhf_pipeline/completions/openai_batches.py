@@ -1,6 +1,7 @@
 """OpenAI's Batch API: many requests in a file, answered within a day, at half the price. Knows files and batches; knows no ledger."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,9 @@ MARK = "rlhf_run"  # in a batch's metadata: whose it is, so that who was killed 
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
 UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
 GONE = (404, 410)  # statuses of a file that there is no more
+KEPT_S = (
+    86_400.0  # no result is gone sooner after its batch was made: it is not there yet, or not found, and asking anew would pay for it again
+)
 CROWDED = "token_limit_exceeded"  # the queue has no room for so much: of one that was refused, nothing was done
 
 
@@ -90,7 +94,7 @@ class OpenAIBatches:
         replies: dict[str, Reply] = {}
         why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.") if batch.is_complete else None
         for file in batch.files:
-            lines = await self._lines(file)
+            lines = await self._lines(file, may_be_gone=time.time() - batch.created_at > KEPT_S)
             if lines is None:
                 why = fault(
                     "cancelled", f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether it is billed not known."
@@ -111,14 +115,14 @@ class OpenAIBatches:
         said = (error.get("message") if isinstance(error, dict) else error) or "no answer"  # expired or cancelled before its turn
         return fault("server_error", f"The batch {batch.batch_id} did not come to it: {told(said, *self._secrets)}")
 
-    async def _lines(self, file_id: str) -> _Lines | None:
+    async def _lines(self, file_id: str, *, may_be_gone: bool = True) -> _Lines | None:
         """None where the file is gone: deleted, or kept no longer."""
         from openai import APIStatusError
 
         try:
             content = await self._client.files.content(file_id)
         except APIStatusError as cause:
-            if cause.status_code in GONE:
+            if may_be_gone and cause.status_code in GONE:
                 return None
             raise
         by_name: dict[str, dict[str, Any]] = {}

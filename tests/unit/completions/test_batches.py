@@ -518,6 +518,7 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, fields
             ask(store, stub, max_pause_s=2.0)
         assert stub.batches.sizes == [10, 1]
         gone(stub, "batch_1", *fields)
+        stub.batches._worked_on("batch_1")["created_at"] -= 100_000
         stub.batches._due["batch_2"] = 0
         monkeypatch.setattr(OpenAIBatches, "replies", noting)
         made = ask(store, stub)
@@ -533,12 +534,29 @@ def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         gone(stub, "batch_1", "output_file_id")
+        stub.batches._worked_on("batch_1")["created_at"] -= 100_000
         stub.batches.batch_s = 0
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
     assert made.frame["error"].isna().all()
     assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"cancelled": 10, "succeeded": 10}
     assert made.n_unknown == 10
+
+
+def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        output = stub.batches._worked_on("batch_1")["output_file_id"]
+        late = stub.batches._files.pop(output)
+        with pytest.raises(BackendUnavailable):
+            ask(store, stub)
+        stub.batches._files[output] = late
+        made = ask(store, stub)
+        assert (stub.batches.sizes, stub.n_calls) == ([10], 10)
+    assert made.frame["error"].isna().all()
+    assert made.n_unknown == 0
 
 
 def test_what_a_batch_made_is_read_though_the_file_that_asked_for_it_is_gone(store: Store) -> None:
