@@ -50,9 +50,13 @@ class Probed:
 
 @dataclass(frozen=True)
 class _Known:
-    head: int
+    head: int  # of the chain when its count began: it holds all up to there
     again_at: float
     probed: Probed
+
+    def beside(self, head: int) -> Probed:
+        """As it is told to who asked at that head: a count that began before may lack what they know to have happened."""
+        return replace(self.probed, is_current=self.head >= head)
 
 
 class Probing:
@@ -62,36 +66,39 @@ class Probing:
         self._store = store
         self._known = Recent[Asked, _Known](KEPT)
         self._lock = threading.Lock()
-        self._running: dict[Asked, Future[Probed]] = {}
+        self._running: dict[Asked, Future[_Known]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
 
     def found(self, asked: Asked, *, wait_s: float) -> Probed | None:
         """Of now, or of a while ago and then it says so; None where it is being counted for the first time. Raises StoreError."""
         head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
         known = self._known.get(asked)
-        if known is not None and (known.head == head or time.monotonic() < known.again_at):
-            return replace(known.probed, is_current=known.head == head)
+        if known is not None and (known.head >= head or time.monotonic() < known.again_at):
+            return known.beside(head)
         with self._lock:
             running = self._running.get(asked)
             if running is None and len(self._running) < KEPT:
-                running = self._running[asked] = self._thread.submit(self._count, asked, head)
+                running = self._running[asked] = self._thread.submit(self._count, asked)
         if running is not None:
             try:
-                return running.result(timeout=wait_s if known is None else min(wait_s, AGAIN_WAIT_S))
+                return running.result(timeout=wait_s if known is None else min(wait_s, AGAIN_WAIT_S)).beside(head)
             except TimeoutError:
                 pass
-        return None if known is None else replace(known.probed, is_current=False)
+        return None if known is None else known.beside(head)
 
-    def _count(self, asked: Asked, head: int) -> Probed:
+    def _count(self, asked: Asked) -> _Known:
         try:
+            head = self._store.audit.head()[0]
             import_module("scipy.stats")  # a second, once in a process: it tells nothing of how long the next count takes
             began = time.thread_time()
             probed = self._probed(asked)
             took = time.thread_time() - began
-            self._known.put(asked, _Known(head, time.monotonic() + (took * REST if took > QUICK_S else 0.0), probed))
-            return probed
+            known = _Known(head, time.monotonic() + (took * REST if took > QUICK_S else 0.0), probed)
+            self._known.put(asked, known)
+            return known
         finally:
-            self._running.pop(asked, None)
+            with self._lock:  # one that is counted at once is not forgotten before it is remembered, which would be for good
+                self._running.pop(asked, None)
 
     def _probed(self, asked: Asked) -> Probed:
         database, now = self._store.database, self._store.database.clock.now()

@@ -321,7 +321,7 @@ def test_a_vote_that_is_not_taken_now_waits_and_lets_the_others_pass(site: Peopl
     assert not page.is_visible("#banner")
 
 
-GONE = '{"type": "about:blank", "detail": "There is no such card any more.", "errors": []}'
+GONE = '{"type": "about:blank", "detail": "There is no such card any more. Look with `rlhf comparisons offer`.", "errors": []}'
 
 
 @pytest.mark.parametrize("status", [404, 410])
@@ -349,7 +349,8 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(site: People
     rows = page.locator("#waiting-list li")
     until(lambda: rows.count() == 2, "both rows")
     assert [prompt.split("Item")[0][:40] in rows.nth(i).inner_text() for i, prompt in enumerate(prompts)] == [True, True]
-    assert f"({status}): There is no such card any more." in rows.nth(0).inner_text()
+    assert f"({status}): There is no such card any more. Look with rlhf comparisons offer." in rows.nth(0).inner_text()
+    assert [rows.nth(i).locator("code").inner_text() for i in (0, 1)] == ["rlhf comparisons offer"] * 2
 
     with page.expect_download() as downloading:
         page.get_by_role("button", name="Download all as JSON").click()

@@ -4,6 +4,8 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event
@@ -241,6 +243,56 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
         if now is not None and now.is_current:
             break
         time.sleep(0.02)
+    assert now.probe.n_votes == 2
+
+
+@on_sqlite
+def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monkeypatch: pytest.MonkeyPatch):
+    """Whoever asks while somebody else's count is under way is given that count."""
+    ids = publish(web, [0.9, 0.8])
+    vote(web, ids[:1], "a")
+    gate, counting = Event(), Probing(web.store)
+    counted = counting._probed
+
+    def counted_and_slowly_told(asked: Asked) -> probing.Probed:
+        found = counted(asked)
+        assert gate.wait(30)
+        return found
+
+    monkeypatch.setattr(counting, "_probed", counted_and_slowly_told)
+    assert counting.found(Asked(), wait_s=2) is None, "one vote is counted, and nobody told yet"
+    vote(web, ids[1:], "a")
+    running = dict(counting._running)
+
+    class EndsWhenFound(dict):
+        def get(self, asked: Asked) -> object:
+            gate.set()
+            return running[asked]
+
+    monkeypatch.setattr(counting, "_running", EndsWhenFound(running))
+    before = counting.found(Asked(), wait_s=30)
+    monkeypatch.setattr(counting, "_running", {})
+    assert (before.is_current, before.probe.n_votes) == (False, 1)
+    now = counting.found(Asked(), wait_s=30)
+    assert (now.is_current, now.probe.n_votes) == (True, 2)
+
+
+@on_sqlite
+def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(web: Web, monkeypatch: pytest.MonkeyPatch):
+    ids, counting = publish(web, [0.9, 0.8]), Probing(web.store)
+    submit = counting._thread.submit
+
+    def submitted_and_done(*asked: object) -> Future:
+        running = submit(*asked)
+        futures.wait([running], timeout=0.5)
+        return running
+
+    monkeypatch.setattr(counting._thread, "submit", submitted_and_done)
+    assert counting.found(Asked(), wait_s=30).probe is None
+    vote(web, ids, "aa")
+    now = counting.found(Asked(), wait_s=30)
+    assert now.is_current
+    assert now.probe is not None
     assert now.probe.n_votes == 2
 
 

@@ -170,7 +170,7 @@ export class View {
     const text = lines.join(" ");
     if (banner.dataset.text !== text) {
       banner.dataset.text = text;
-      this.at("banner-text").textContent = text;
+      this.at("banner-text").replaceChildren(...withCode(text));
       this.at("banner-login").hidden = !needsLogin;
     }
     this.at("waiting-open").hidden = !isRefused;
@@ -191,7 +191,7 @@ export class View {
 
   notice(text) {
     this.at("notice").hidden = !text;
-    this.at("notice-text").textContent = text ?? "";
+    this.at("notice-text").replaceChildren(...withCode(text ?? ""));
   }
 
   /** Both completions scroll in step, each by its own length. */
@@ -209,6 +209,16 @@ export class View {
     a.addEventListener("scroll", follow(a, b), { passive: true });
     b.addEventListener("scroll", follow(b, a), { passive: true });
   }
+}
+
+/** Nodes of what the server says: a command stands between backticks there, as it does in a terminal. */
+export function withCode(text) {
+  return text.split(/`([^`\n]+)`/).map((span, n) => {
+    if (n % 2 === 0) return span;
+    const code = document.createElement("code");
+    code.textContent = span;
+    return code;
+  });
 }
 
 function press(button, isPressed) {

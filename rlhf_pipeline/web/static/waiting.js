@@ -1,6 +1,8 @@
 // The dialog of votes that wait on this device: which they are, and what becomes of those that the server does not take. Knows entries and
 // elements; sends nothing.
 
+import { withCode } from "./view.js";
+
 const WORDS_SHOWN = 90; // characters of a prompt
 const IN_A_BATCH = 50; // votes, the most that the server takes at once
 
@@ -45,7 +47,7 @@ export class Waiting {
     const of = document.createElement("span");
     of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
     const why = document.createElement("p");
-    why.textContent = refusal ? `The server does not take it (${refusal.status}): ${refusal.detail}` : "It waits to be sent.";
+    why.append(...withCode(refusal ? `The server does not take it (${refusal.status}): ${refusal.detail}` : "It waits to be sent."));
     row.append(what, " ", of, why);
     if (refusal) {
       const button = document.createElement("button");
