@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_o
 Floats = npt.NDArray[np.float64]
 
 FOLDS = 3  # of three or four debates each
+NEVER_S = 1e9  # a training that has learnt from the calib debates is not judged on them
 # A training that is to be held to the limit takes no longer: what fine-tuning was seen to need when the limit was set.
 AT_MOST_CPU_S = 240.0
 # What training takes; `--part debates` compares other recipes, without a test pair.
@@ -147,21 +149,37 @@ def told(values: Sequence[float], digits: int = 3) -> str:
     return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
-def debates(real: Real, seeds: int, n_variants: int) -> None:
-    """The first `n_variants`; a debate's own votes teach nothing about it, the annotator model is fitted without them too."""
+@dataclass(frozen=True)
+class LeftOut:
+    """The pairs of the ten debates that hold no test pair, and what models of the other debates said of each.
+
+    `margins` are (seeds, pairs) toward the right choice, `cpu_s` the seconds of one model, both by name.
+    """
+
+    judged: pd.DataFrame
+    debate: "pd.Series[str]"
+    margins: dict[str, Floats]
+    cpu_s: dict[str, float]
+
+    @property
+    def groups(self) -> npt.NDArray[np.object_]:
+        return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
+
+
+def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, Any]]]) -> LeftOut:
+    """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the annotator model is fitted without them too."""
     comparisons = real.comparisons[real.comparisons["split"] != "test"]
     debate = comparisons.set_index("comparison_id")["split_group"]
     fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
     gold = real.gold[real.gold["split"] != "test"]
-    groups = gold["comparison_id"].map(debate).to_numpy()
-    left_out = gold["comparison_id"].map(debate).map(fold).to_numpy()
-    variants = dict(list(VARIANTS.items())[:n_variants])
+    part = gold["comparison_id"].map(debate).map(fold).to_numpy()
     specs: dict[tuple[str, int, int], Spec] = {}
     for k in range(FOLDS):
         inside = comparisons[comparisons["split_group"].map(fold) != k]
-        held_out = real.kept(f"debates-held-out-{k}", gold[left_out == k])
+        held_out = real.kept(f"debates-held-out-{k}", gold[part == k])
         used = dict.fromkeys(label for label, _ in variants.values())
-        train = {label: real.kept(f"debates-train-{k}-{i}", labelled(inside, real.votes, label)) for i, label in enumerate(used)}
+        number = list(LABELS).index  # whoever asks for fewer labels finds the same trainings
+        train = {label: real.kept(f"debates-train-{k}-{number(label)}", labelled(inside, real.votes, label)) for label in used}
         for name, (label, changes) in variants.items():
             for seed in range(seeds):
                 specs[name, seed, k] = Spec(RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out)
@@ -170,8 +188,26 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
     margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
     cpu_s = dict.fromkeys(variants, 0.0)
     for (name, seed, k), one in runs.items():
-        margins[name][seed, left_out == k] = margins_of(loaded(one), gold[left_out == k])
+        margins[name][seed, part == k] = margins_of(loaded(one), gold[part == k])
         cpu_s[name] += one.cpu_s / seeds / FOLDS
+    return LeftOut(gold, debate, margins, cpu_s)
+
+
+def of_all_ten(real: Real, seeds: int, label: str) -> list[Run]:
+    """By seed, what learnt a kind of labels from all debates that hold no test pair. The annotator model knows their votes alone."""
+    pairs = real.kept(
+        f"ten-{list(LABELS).index(label)}", labelled(real.comparisons[real.comparisons["split"] != "test"], real.votes, label)
+    )
+    specs = [Spec(RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=NEVER_S) for seed in range(seeds)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda spec: run(spec, real.folder), specs))
+
+
+def debates(real: Real, seeds: int, n_variants: int) -> None:
+    """Of the first `n_variants`, and of means of them."""
+    variants = dict(list(VARIANTS.items())[:n_variants])
+    found = left_out(real, seeds, variants)
+    gold, groups, margins, cpu_s = found.judged, found.groups, found.margins, found.cpu_s
     for name, members in MEMBERS.items():
         if set(members) <= set(variants):
             margins[name] = np.mean([margins[member] for member in members], axis=0)
@@ -198,7 +234,7 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
     mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
     rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", ""))
     table(
-        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(fold)} debates), mean of {seeds} seeds",
+        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(np.unique(groups))} debates), mean of {seeds} seeds",
         ("training", "accuracy (its ceiling below)", "by seed", "points beside the first", "log loss", "CPU s of one"),
         rows,
     )

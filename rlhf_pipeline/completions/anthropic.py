@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import address_of, provider_of, secrets_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
+from rlhf_pipeline.completions.capabilities import address_of, provider_of
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.results import answers
+from rlhf_pipeline.completions.secrecy import one_address, secrets_of, told
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
     begun,
+    billed_as,
     billing_of,
     completed,
     count_of,
@@ -62,7 +64,7 @@ class AnthropicBackend:
         concurrency: int = 16,
     ) -> None:
         self.model = model
-        self.base_url = base_url
+        self.base_url = one_address(base_url)
         self.api_key = one_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
@@ -132,7 +134,7 @@ class AnthropicBackend:
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
         if error := error_of(found):  # behind a status of 200
-            return self._failed(status_of(error), headers, error)
+            return self._failed(status_of(error), headers, error, **billed_as(found.get("usage"), COUNTS))
         blocks = found.get("content")
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
             return fault("garbled", f"{self._where} did not send a message but {told(found, *self._secrets)!r}", status=status)
@@ -170,7 +172,9 @@ class AnthropicBackend:
             async for event in events(answer.aiter_bytes(), self._secrets):
                 if error := error_of(event):  # within a stream whose status was 200
                     # What a stream begins with counts next to nothing of its text: only a newer count is one.
-                    so_far = begun(partial, usage if is_counted else {}, COUNTS) if has_begun else {}
+                    newest = event.get("usage")
+                    last = usage | newest if isinstance(newest, dict) and newest else usage if is_counted else {}
+                    so_far = begun(partial, last, COUNTS) if has_begun else billed_as(newest, COUNTS)
                     return self._failed(status_of(error), answer.headers, error, **so_far)
                 has_begun, is_counted = True, bool(part_of(event, "usage"))
                 usage |= part_of(part_of(event, "message"), "usage") or part_of(event, "usage")

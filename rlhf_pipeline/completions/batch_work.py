@@ -78,8 +78,7 @@ class BatchWork:
                     return
                 if self.closed is None and is_waiting:
                     if monotonic() - began + params.batch_poll_s > params.max_pause_s:
-                        why = f"{self._lane[0]} works on a batch, which may take a day."
-                        self._park(max(params.max_pause_s, params.batch_poll_s), why)
+                        self._park_awhile(f"{self._lane[0]} works on a batch, which may take a day.")
                     else:
                         await asyncio.sleep(params.batch_poll_s)
             if self.closed is not None:
@@ -92,6 +91,9 @@ class BatchWork:
 
     def _park(self, wait_s: float, why: str) -> None:
         self.closed, self._park_s = fault("long_wait", why), wait_s
+
+    def _park_awhile(self, why: str) -> None:
+        self._park(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
 
     def _give_up(self, why: Reply) -> None:
         """Leave what is open for another time, or fail it; and say so of what stands in batches that nobody would find again."""
@@ -188,7 +190,7 @@ class BatchWork:
         for batch in known:
             if batch.batch_id in self._made and not batch.is_marked:
                 self._is_astray(batch)
-        return sorted(known, key=lambda batch: -batch.created_at)
+        return sorted(known, key=lambda batch: -(batch.created_at or 0))
 
     async def _noted(self, batches: OpenAIBatches) -> Seen | None:
         """Note what came of batches that are over, and say what there is beside that; None where nothing can be learnt."""
@@ -227,8 +229,7 @@ class BatchWork:
                 if names is None:
                     return None
                 if not names:
-                    why = f"The file that says what {batch.batch_id} asks for is gone: what it makes is read once it is over."
-                    self._park(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
+                    self._park_awhile(f"The file that says what {batch.batch_id} asks for is gone: what it makes is read once it is over.")
                     return None
                 under_way |= names
         left = self._left()
@@ -270,18 +271,20 @@ class BatchWork:
         names = await self._names_of(batches, batch)
         if names is None:
             return None
-        if batch.error is None:
-            return await self._patiently(partial(batches.replies, batch, names))
+        replies = await self._read_patiently(batch, partial(batches.replies, batch, names))
+        if replies is None or batch.error is None:
+            return replies
+        names = names - replies.keys()
         if batch.is_crowded and len(names) > 1:
-            return {}  # fewer may find room
+            return replies  # fewer may find room
         refused = fault("bad_request", f"{self._lane[0]} refused a batch as a whole: {batch.error}")
         if any(name in claims for name in names):
             self.closed = self.closed or replace(refused, closes=True)
-        return dict.fromkeys(names, refused)
+        return dict.fromkeys(names, refused) | replies
 
     async def _names_of(self, batches: OpenAIBatches, batch: Batch) -> set[str] | None:
         if batch.batch_id not in self._names:
-            names = await self._patiently(partial(batches.names, batch))
+            names = await self._read_patiently(batch, partial(batches.names, batch))
             if names is None:
                 return None
             self._names[batch.batch_id] = names
@@ -336,6 +339,14 @@ class BatchWork:
                 return None
         self.closed = reply
         return None
+
+    async def _read_patiently(self, batch: Batch, read: Callable[[], Awaitable[T]]) -> T | None:
+        """Of a batch that was submitted, and may be paid for: what cannot be read of it yet is left for later, not asked for anew."""
+        found = await self._patiently(read)
+        why = self.closed
+        if found is None and why is not None and why.kind != "long_wait" and why.outcome == "retryable" and not batch.is_old:
+            self._park_awhile(f"{batch.batch_id} cannot be read yet: {why.error}. It is read later, and nothing in it asked for anew.")
+        return found
 
     async def _waited(self, reply: Reply, n_tries: int) -> bool:
         """Before the next try, unless the provider asks for more than a run waits: then the lane is parked."""

@@ -9,11 +9,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from rlhf_pipeline.completions.base import Reply
+from rlhf_pipeline.completions.secrecy import told
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import utc_now
 
-TOLD = 300  # characters kept of what a server says
-PARTIAL = 20_000  # and of a text that broke off
+PARTIAL = 20_000  # characters kept of a text that broke off
 LONGEST_WAIT_S = 366 * 86_400.0  # that anybody can mean: more is a mistake, and no calendar may hold it
 MOMENTS = (1e9, 1e10)  # seconds since 1970, from 2001 on: nobody asks to be left alone for thirty years
 DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come up to one too early
@@ -227,13 +227,3 @@ def _until(text: str, now: datetime) -> float | None:
     except ValueError:
         return None
     return min(LONGEST_WAIT_S, max(0.0, (moment - now).total_seconds())) if moment.tzinfo else None
-
-
-def told(said: object, *secrets: str) -> str:
-    """What a server or a client library said, on one line, short, and without the key and the like, which some servers repeat."""
-    line = " ".join(str(said).split())
-    # Replaced before it is cut: half a key would no longer be found. White space in it is joined in the line too, or was taken off.
-    forms = {form for secret in secrets for form in (secret, secret.strip(), " ".join(secret.split()))} - {""}
-    for shown in sorted(forms, key=len, reverse=True):
-        line = re.sub(re.escape(shown), "***", line, flags=re.IGNORECASE if "%" in shown else 0)  # %2f is %2F
-    return line[:TOLD]

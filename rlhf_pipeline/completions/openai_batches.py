@@ -1,13 +1,16 @@
 """OpenAI's Batch API: many requests in a file, answered within a day, at half the price. Knows files and batches; knows no ledger."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rlhf_pipeline.completions.base import CompletionRequest, Reply
-from rlhf_pipeline.completions.faults import fault, told
+from rlhf_pipeline.completions.faults import MOMENTS, fault
+from rlhf_pipeline.completions.secrecy import told
+from rlhf_pipeline.completions.wire import Unreadable, parsed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -16,36 +19,57 @@ if TYPE_CHECKING:
 ENDPOINT: Final = "/v1/chat/completions"
 MARK = "rlhf_run"  # in a batch's metadata: whose it is, so that who was killed after submitting finds it again
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
-UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
+MADE_AT = "rlhf_submitted_at"  # there too: by our clock, which the provider's need not agree with
+N_REQUESTS = "rlhf_n_requests"  # and how many there are in its file, which may be read cut off after one of them
+OVER = {"completed", "failed", "expired", "cancelled"}  # for good; by whatever other word, it is not known to have ended
 GONE = (404, 410)  # statuses of a file that there is no more
-KEPT_S = (
-    86_400.0  # no result is gone sooner after its batch was made: it is not there yet, or not found, and asking anew would pay for it again
-)
+DAY_S = 86_400.0
+KEPT_S = DAY_S  # from the end of its batch no result is gone: it is not there yet, or not found, and asking anew would pay for it again
+LONGEST_S = 2 * DAY_S  # from submitting to the end: a window of a day, and time to finish
 CROWDED = "token_limit_exceeded"  # the queue has no room for so much: of one that was refused, nothing was done
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no room for so much beside what is under
-    way; `is_marked` that its metadata say whose it is; `is_complete` that it came to its end, so that each request has a line."""
+    way; `is_marked` that its metadata say whose it is; `n_requests` how many it has at least, `n_made` how many of them succeeded, where
+    that is said. `created_at` is the provider's time, `submitted_at` ours, `took_s` how long it was until it ended; None where not known."""
 
     batch_id: str
+    status: str
     is_over: bool
     input_file: str
-    files: Sequence[str]
+    output_file: str | None
+    error_file: str | None
     error: str | None
     is_crowded: bool
     is_marked: bool
-    is_complete: bool
-    created_at: int
+    n_requests: int
+    n_made: int | None
+    created_at: float | None
+    submitted_at: float | None
+    took_s: float | None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether what cannot be read of it by now never will be. So is one of which no time is known that can be: nobody waits for ever."""
+        now = time.time()
+        begun = next((at for at in (self.submitted_at, self.created_at) if at is not None and at <= now + DAY_S), None)
+        return begun is None or now > begun + (LONGEST_S if self.took_s is None else self.took_s) + KEPT_S
+
+    @property
+    def may_lack_lines(self) -> bool:
+        """Whether a request without a line may have been made all the same."""
+        return self.status == "completed" or (bool(self.n_made) and self.output_file is None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Of a file, by the names of the requests; `is_whole` where all of them could be read."""
+    """Of a file: by the names of the requests what stands there, or why that cannot be taken. `is_whole` where every line has a name."""
 
-    by_name: dict[str, dict[str, Any]]
+    named: Sequence[tuple[str, dict[str, Any] | Reply]]
     is_whole: bool
+    is_empty: bool
 
 
 class OpenAIBatches:
@@ -56,11 +80,13 @@ class OpenAIBatches:
         client: "AsyncOpenAI",
         body: Callable[[CompletionRequest], dict[str, Any]],
         read: Callable[[int, Mapping[str, Any]], Reply],
+        where: str,
         secrets: Sequence[str] = (),
     ) -> None:
         self._client = client
         self._body = body
         self._read = read
+        self._where = where
         self._secrets = secrets
 
     async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> Batch:
@@ -71,7 +97,8 @@ class OpenAIBatches:
         )
         content = "\n".join(lines).encode()
         file = await self._client.files.create(file=("requests.jsonl", content, "application/jsonl"), purpose="batch")
-        made = await self._client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={MARK: run_id})
+        metadata = {MARK: run_id, MADE_AT: f"{time.time():.0f}", N_REQUESTS: str(len(named))}
+        made = await self._client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata=metadata)
         return self._batch(made, run_id)
 
     async def of_run(self, run_id: str, made: Sequence[str] = ()) -> list[Batch]:
@@ -84,25 +111,50 @@ class OpenAIBatches:
         return self._batch(await self._client.batches.retrieve(batch_id), run_id)
 
     async def names(self, batch: Batch) -> set[str]:
-        """What it asks for; nothing where the file that says so is gone."""
+        """What it asks for; nothing where the file that says so is gone. Raises Unreadable for a file that is not whole: what is missing
+        there would be asked for, and paid, again."""
         lines = await self._lines(batch.input_file)
-        return set() if lines is None else set(lines.by_name)
+        names = set() if lines is None else {name for name, _ in lines.named}
+        if lines is None or (names and lines.is_whole and len(names) >= batch.n_requests):
+            return names
+        if batch.is_old:
+            return set()
+        raise Unreadable("garbled", f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for")
 
-    async def replies(self, batch: Batch, names: Iterable[str]) -> dict[str, Reply]:
-        """What came of one that is over, by name. What of these `names` stands in no file of one that did not come to its end was not done,
-        and is not billed; of all else that cannot be read nobody knows."""
+    async def replies(self, batch: Batch, names: Collection[str]) -> dict[str, Reply]:
+        """What came of one that is over, by name: of all these `names`, unless it failed as a whole. What stands in no file of one that did
+        not come to its end was not done, and is not billed; of all else that cannot be read nobody knows. Raises Unreadable where it is
+        worth reading again later."""
         replies: dict[str, Reply] = {}
-        why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.") if batch.is_complete else None
-        for file in batch.files:
-            lines = await self._lines(file, may_be_gone=time.time() - batch.created_at > KEPT_S)
+        spoilt: list[str] = []
+        if batch.error is not None:
+            why = None
+        elif batch.may_lack_lines:
+            why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.")
+        else:
+            why = fault("server_error", f"The batch {batch.batch_id} is {batch.status}, and did not come to it.")
+        for file in (batch.output_file, batch.error_file):
+            if file is None:
+                continue
+            lines = await self._lines(file)
             if lines is None:
+                if not batch.is_old:
+                    raise Unreadable("garbled", f"does not show {file} yet, a result of {batch.batch_id}")
                 why = fault(
                     "cancelled", f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether it is billed not known."
                 )
                 continue
-            if not lines.is_whole:
-                why = why or fault("garbled", f"The batch {batch.batch_id} has a line that cannot be read, which may be of this.")
-            replies |= {name: self._reply(batch, line) for name, line in lines.by_name.items()}
+            if not lines.is_whole and batch.error is None and (why is None or why.kind == "server_error"):
+                why = fault("garbled", f"The batch {batch.batch_id} has a line that cannot be read, which may be of this.")
+            if not lines.named and not (lines.is_empty and (file == batch.error_file or batch.n_made == 0)):
+                spoilt.append(file)
+            for name, line in lines.named:
+                # A file of errors takes nothing back of what was made.
+                if name not in replies or replies[name].outcome != "succeeded":
+                    replies[name] = line if isinstance(line, Reply) else self._reply(batch, line)
+        is_all = replies.keys() >= set(names) if names else bool(replies)
+        if spoilt and not is_all and batch.error is None and not batch.is_old:
+            raise Unreadable("garbled", f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}")
         return replies if why is None else dict.fromkeys(names, why) | replies
 
     def _reply(self, batch: Batch, line: Mapping[str, Any]) -> Reply:
@@ -115,41 +167,73 @@ class OpenAIBatches:
         said = (error.get("message") if isinstance(error, dict) else error) or "no answer"  # expired or cancelled before its turn
         return fault("server_error", f"The batch {batch.batch_id} did not come to it: {told(said, *self._secrets)}")
 
-    async def _lines(self, file_id: str, *, may_be_gone: bool = True) -> _Lines | None:
-        """None where the file is gone: deleted, or kept no longer."""
+    async def _lines(self, file_id: str) -> _Lines | None:
+        """None where there is no such file: it is deleted, kept no longer, or not there yet."""
         from openai import APIStatusError
 
         try:
-            content = await self._client.files.content(file_id)
+            content = (await self._client.files.content(file_id)).content
         except APIStatusError as cause:
-            if may_be_gone and cause.status_code in GONE:
+            if cause.status_code in GONE:
                 return None
             raise
-        by_name: dict[str, dict[str, Any]] = {}
-        is_whole = True
-        for text in content.text.split("\n"):  # not splitlines: what Unicode calls a line's end may stand in a JSON string as it is
-            if not text.strip():
-                continue
+        lines = [line for line in content.split(b"\n") if line.strip()]
+        named = [(name, line) for name, line in map(self._named, lines) if name is not None]
+        return _Lines(named, len(named) == len(lines), not lines)
+
+    def _named(self, line: bytes) -> tuple[str | None, dict[str, Any] | Reply]:
+        """A line and whose it is, held to what any answer is held to."""
+        found = parsed(line, "", self._where, self._secrets)
+        shown: object = found
+        if isinstance(found, Reply):  # which may have its name all the same
             try:
-                line = json.loads(text)
+                shown = json.loads(line.decode("utf-8", "replace"))
             except (ValueError, RecursionError):
-                line = None
-            if isinstance(line, dict) and isinstance(line.get("custom_id"), str):
-                by_name[line["custom_id"]] = line
-            else:
-                is_whole = False
-        return _Lines(by_name, is_whole)
+                return None, found
+        name = shown.get("custom_id") if isinstance(shown, dict) else None
+        return name if isinstance(name, str) else None, found
 
     def _batch(self, found: "Told", run_id: str) -> Batch:
         errors = found.errors.data if found.status == "failed" and found.errors is not None and found.errors.data else []
-        return Batch(
+        metadata = found.metadata or {}
+        n_made = getattr(found.request_counts, "completed", None)  # of a server that leaves it out the client makes an object without it
+        n_requests = str(metadata.get(N_REQUESTS))
+        created_at, ended_at = _moment(found.created_at), _ended_at(found)
+        took_s = None if created_at is None or ended_at is None else ended_at - created_at
+        batch = Batch(
             batch_id=found.id,
-            is_over=found.status not in UNDER_WAY,
+            status=found.status,
+            is_over=found.status in OVER,
             input_file=found.input_file_id,
-            files=[name for name in (found.output_file_id, found.error_file_id) if name],
+            output_file=found.output_file_id or None,
+            error_file=found.error_file_id or None,
             error="; ".join(told(one.message, *self._secrets) for one in errors) if found.status == "failed" else None,
             is_crowded=any(one.code == CROWDED for one in errors),
-            is_marked=(found.metadata or {}).get(MARK) == run_id,
-            is_complete=found.status == "completed",
-            created_at=found.created_at or 0,
+            is_marked=metadata.get(MARK) == run_id,
+            n_requests=int(n_requests) if n_requests.isdecimal() else 1,
+            n_made=n_made if isinstance(n_made, int) else None,
+            created_at=created_at,
+            submitted_at=_moment(metadata.get(MADE_AT)),
+            took_s=took_s if took_s is not None and 0 <= took_s <= LONGEST_S else None,
         )
+        # What it made is somewhere, though it does not say yet where.
+        return replace(batch, is_over=False) if batch.n_made and batch.output_file is None and not batch.is_old else batch
+
+
+def _ended_at(found: "Told") -> float | None:
+    """When a batch ended, as the provider says; the newest of what it calls so."""
+    ends = map(_moment, (found.completed_at, found.expired_at, found.cancelled_at, found.failed_at, found.finalizing_at))
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _moment(said: object) -> float | None:
+    """Seconds since 1970 as told, by some servers in milliseconds; None for what is no moment.
+
+    >>> _moment(1767268830), _moment(1767268830_000), _moment("1767268830"), _moment(0), _moment("soon")
+    (1767268830.0, 1767268830.0, 1767268830.0, None, None)
+    """
+    try:
+        value = float(said) if isinstance(said, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return next((moment for moment in (value, value / 1000) if MOMENTS[0] <= moment < MOMENTS[1]), None)

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
-from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of, secrets_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of, told
+from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
+from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of
 from rlhf_pipeline.completions.keys import one_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 from rlhf_pipeline.completions.results import answers
+from rlhf_pipeline.completions.secrecy import one_address, secrets_of, told
 from rlhf_pipeline.completions.wire import (
     Heard,
     Unreadable,
     begun,
+    billed_as,
     billing_of,
     completed,
     count_of,
@@ -63,7 +65,7 @@ class OpenAICompatibleBackend:
         concurrency: int = 16,
     ) -> None:
         self.model = model
-        self.base_url = base_url
+        self.base_url = one_address(base_url)
         self.api_key = one_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
@@ -108,7 +110,7 @@ class OpenAICompatibleBackend:
 
     def batches(self) -> OpenAIBatches:
         """The Batch API of this provider, where it has one; within the event loop that asks."""
-        return OpenAIBatches(self._client(), self._body, self._of_batch, self._secrets)
+        return OpenAIBatches(self._client(), self._body, self._of_batch, self._where, self._secrets)
 
     def _of_batch(self, status: int, body: Mapping[str, Any]) -> Reply:
         return self._read(dict(body), status, {}) if status < 400 else self._refused(status, {}, json.dumps(body).encode())
@@ -155,7 +157,7 @@ class OpenAICompatibleBackend:
 
     def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
         if not found.get("choices") and (error := error_of(found)):  # behind a status of 200
-            return self._failed(status_of(error), headers, error)
+            return self._failed(status_of(error), headers, error, **billed_as(found.get("usage"), COUNTS))
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault("garbled", f"{self._where} did not send a chat completion but {told(found, *self._secrets)!r}", status=status)
@@ -201,7 +203,7 @@ class OpenAICompatibleBackend:
                 newest = event.get("usage")
                 if error := error_of(event):  # within a stream whose status was 200
                     # A count that more came after is not what is billed.
-                    so_far = begun(partial, newest or last, COUNTS) if has_begun else {}
+                    so_far = begun(partial, newest or last, COUNTS) if has_begun else billed_as(newest, COUNTS)
                     return self._failed(status_of(error), answer.headers, error, **so_far)
                 has_begun, last = True, newest
                 usage = newest or usage

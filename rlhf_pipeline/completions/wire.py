@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_pipeline.completions.base import OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of
-from rlhf_pipeline.completions.faults import fault, told
+from rlhf_pipeline.completions.faults import fault
+from rlhf_pipeline.completions.secrecy import told
 from rlhf_pipeline.protocols import Billing
 
 if TYPE_CHECKING:
@@ -214,6 +215,11 @@ def begun(partial: Sequence[str], usage: object, counts: tuple[str, str]) -> dic
     counted = usage if isinstance(usage, dict) else {}
     n_prompt, n = (count_of(counted.get(name)) for name in counts)
     return {"partial": "".join(partial) or None, "billing": billing_of(usage), "n_prompt_tokens": n_prompt, "n_tokens": n}
+
+
+def billed_as(usage: object, counts: tuple[str, str]) -> dict[str, Any]:
+    """What is billed for an answer that is an error and nothing else: nothing, unless it says what it counted."""
+    return begun((), usage, counts) if billing_of(usage) == "metered" else {}
 
 
 def count_of(value: object) -> int:

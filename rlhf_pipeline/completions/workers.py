@@ -160,7 +160,9 @@ class HostedWork:
     async def run(self) -> None:
         """Until nothing is left. Raises StoreError where the ledger refuses for seconds on end; what was under way is then lost."""
         clerk = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        dispatchers = [asyncio.create_task(self._dispatch(lane)) for lane in self._lanes.values()]
+        dispatchers = [asyncio.create_task(self._begin_calls(lane)) for lane in self._lanes.values()]
+        for task in dispatchers:
+            task.add_done_callback(self._ended)
         try:
             await self._keep_books(clerk)
         finally:
@@ -311,10 +313,11 @@ class HostedWork:
 
     # --- calls -----------------------------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, lane: _Lane) -> None:
-        try:
-            await self._begin_calls(lane)
-        except Exception as bug:  # noqa: BLE001  raised by the ledger's loop: a lane that nobody serves would never end
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What ends a task ends the run: the ledger's loop raises it, where the task would keep it to itself. That may be a signal's, as
+        Dagster ends runs, which comes in whatever is being done."""
+        self._calls.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
             self._broken = self._broken or bug
             self._wake.set()
 
@@ -330,7 +333,7 @@ class HostedWork:
                     ticket = lane.limiter.begin(n_tokens)
                     call = asyncio.create_task(self._call(lane, lane.queue.popleft(), ticket))
                     self._calls.add(call)
-                    call.add_done_callback(self._calls.discard)
+                    call.add_done_callback(self._ended)
                     if len(lane.queue) < lane.limiter.limit / 2:
                         self._wake.set()
                     continue
@@ -508,6 +511,28 @@ def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(make())  # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
+        return asyncio.run(_heard(make))  # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: in_a_loop(make)).result()
+
+
+async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What it comes to; or what was raised to end it while the loop did something else, which asyncio would log and go on."""
+    main, ended = asyncio.current_task(), list[BaseException]()
+    assert main is not None
+
+    def overheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        bug = context.get("exception")
+        if bug is None or isinstance(bug, Exception | asyncio.CancelledError):
+            loop.default_exception_handler(context)
+            return
+        ended.append(bug)
+        main.cancel()
+
+    asyncio.get_running_loop().set_exception_handler(overheard)
+    try:
+        return await make()
+    except asyncio.CancelledError:
+        if ended:
+            raise ended[0] from None
+        raise

@@ -1,5 +1,6 @@
 """OpenAI's Batch API against the STUB: submitted once, found again by whoever goes on, noted and billed like any call."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from sqlalchemy import select
 from rlhf_pipeline.completions import AnthropicBackend, CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
 from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
 from rlhf_pipeline.completions.owners import is_dead, new_owner
-from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, ProviderParked, StoreError
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import LOOKS, Budget
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Forgotten, StubProvider
@@ -456,6 +457,33 @@ def gone(stub: StubProvider, batch_id: str, *fields: str) -> None:
         stub.batches._files.pop(batch[field], None)
 
 
+def older(stub: StubProvider, batch_id: str, seconds: float, **more: Any) -> None:
+    """A batch that was submitted so long ago, and of which the server says `more`."""
+    batch = stub.batches._batches[batch_id]
+    submitted_at = int(batch["metadata"]["rlhf_submitted_at"]) - seconds
+    batch |= {
+        "created_at": batch["created_at"] - seconds,
+        "metadata": batch["metadata"] | {"rlhf_submitted_at": f"{submitted_at:.0f}"},
+        **more,
+    }
+
+
+def spoilt(stub: StubProvider, field: str, spoil: Callable[[bytes], bytes], n: int = 1) -> None:
+    """The next n times that this file of a batch is asked for, something else comes, with a status of 200."""
+    whole, left = stub.batches.answer, n
+
+    def answer(method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
+        nonlocal left
+        said = whole(method, path, headers, content)
+        mine = {f"/v1/files/{batch[field]}/content" for batch in stub.batches._batches.values()}
+        if not left or said is None or path not in mine:
+            return said
+        left -= 1
+        return said[0], said[1], spoil(said[2])
+
+    stub.batches.answer = answer  # type: ignore[method-assign]
+
+
 def test_a_text_with_line_separators_of_other_alphabets_is_one_line_of_a_file(store: Store) -> None:
     with StubProvider() as stub:
         with_outputs(stub, lambda lines: [line.replace('"content": "', '"content": "a\u2028b\u2029c\x85d ') for line in lines])
@@ -480,11 +508,11 @@ def test_a_line_that_cannot_be_read_costs_its_own_item_alone(store: Store, chang
     with StubProvider() as stub:
         with_outputs(stub, lambda lines: change(lines) if len(lines) == 10 else lines)
         made = ask(store, stub)
-        assert stub.batches.sizes in ([10, 1], [10])
+        assert stub.batches.sizes == [10, 1]
     assert made.frame["error"].isna().all()
     kinds = Counter(call["kind"] for call in store.generation.calls(made.run_id))
     assert kinds["succeeded"] == 10
-    assert sum(kinds.values()) == sum(stub.batches.sizes), "each request is booked"
+    assert sum(kinds.values()) == 11, "each request is booked"
 
 
 def test_a_line_that_is_missing_is_booked_at_its_worst(store: Store) -> None:
@@ -518,7 +546,7 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, fields
             ask(store, stub, max_pause_s=2.0)
         assert stub.batches.sizes == [10, 1]
         gone(stub, "batch_1", *fields)
-        stub.batches._worked_on("batch_1")["created_at"] -= 100_000
+        older(stub, "batch_1", 300_000)
         stub.batches._due["batch_2"] = 0
         monkeypatch.setattr(OpenAIBatches, "replies", noting)
         made = ask(store, stub)
@@ -534,7 +562,7 @@ def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         gone(stub, "batch_1", "output_file_id")
-        stub.batches._worked_on("batch_1")["created_at"] -= 100_000
+        older(stub, "batch_1", 300_000)
         stub.batches.batch_s = 0
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
@@ -550,13 +578,266 @@ def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> 
         gone(stub, "batch_1")
         output = stub.batches._worked_on("batch_1")["output_file_id"]
         late = stub.batches._files.pop(output)
-        with pytest.raises(BackendUnavailable):
+        with pytest.raises(ProviderParked, match=r"batch_1 cannot be read yet: .* does not show file-1 yet.*10 of 10 completions wait"):
             ask(store, stub)
+        assert states(store) == {"open": 10}
         stub.batches._files[output] = late
         made = ask(store, stub)
         assert (stub.batches.sizes, stub.n_calls) == ([10], 10)
     assert made.frame["error"].isna().all()
     assert made.n_unknown == 0
+
+
+@pytest.mark.parametrize("status", ["expired", "cancelled"])
+def test_a_result_of_one_that_ended_just_now_is_not_gone_however_long_it_took(store: Store, status: str) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        older(stub, "batch_1", 86_500, status=status, **{f"{status}_at": int(time.time()) - 60})
+        output = stub.batches._batches["batch_1"]["output_file_id"]
+        late = stub.batches._files.pop(output)
+        with pytest.raises(ProviderParked, match="cannot be read yet"):
+            ask(store, stub)
+        stub.batches._files[output] = late
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert made.frame["error"].isna().all()
+    assert made.n_unknown == 0
+
+
+HOUR, DAY = 3_600, 86_400
+
+
+@pytest.mark.parametrize(
+    ("submitted", "created", "ended", "is_old"),
+    [
+        (-25 * HOUR, -25 * HOUR, -1 * HOUR, False),
+        (-49 * HOUR, -49 * HOUR, -25 * HOUR, True),
+        (None, -25 * HOUR, -1 * HOUR, False),
+        (None, -49 * HOUR, -25 * HOUR, True),
+        (-2.9 * DAY, -2.9 * DAY, None, False),
+        (-3.1 * DAY, -3.1 * DAY, None, True),
+        (-3.1 * DAY, None, None, True),
+        (-2.9 * DAY, None, None, False),
+        # Their clock is ten days ahead of ours, or behind it: how long it took is all that is taken from it.
+        (-2 * HOUR, 10 * DAY, 10 * DAY + HOUR, False),
+        (-27 * HOUR, 10 * DAY, 10 * DAY + HOUR, True),
+        (-2 * HOUR, -10 * DAY, -10 * DAY + HOUR, False),
+        # An end that cannot be is none.
+        (-2.9 * DAY, -2.9 * DAY, -9 * DAY, False),
+        (-3.1 * DAY, -3.1 * DAY, 9 * DAY, True),
+        # Nobody waits for ever.
+        (None, None, None, True),
+        (None, 10 * DAY, None, True),
+    ],
+)
+@pytest.mark.parametrize("unit", [1, 1000], ids=["seconds", "milliseconds"])
+def test_a_result_may_be_gone_a_day_after_its_batch_ended(
+    submitted: float | None, created: float | None, ended: float | None, is_old: bool, unit: int
+) -> None:
+    from openai.types import Batch as Told
+
+    now = time.time()
+    marks = {} if submitted is None else {"rlhf_submitted_at": f"{now + submitted:.0f}"}
+    found = Told.construct(
+        id="b", status="completed", input_file_id="f", metadata=marks,
+        created_at=None if created is None else int((now + created) * unit),
+        completed_at=None if ended is None else int((now + ended) * unit),
+    )  # fmt: skip
+    batches = OpenAIBatches(None, dict, None, "here")  # type: ignore[arg-type]
+    assert batches._batch(found, "run").is_old is is_old
+
+
+UNREADABLE: dict[str, Callable[[bytes], bytes]] = {
+    "a page": lambda content: b"<html><body>One moment</body></html>\n",
+    "nothing": lambda content: b"",
+    "half a line": lambda content: content[:90],
+    "an error": lambda content: b'{"error": {"message": "try again"}}',
+}
+
+
+@pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=list(UNREADABLE))
+def test_a_result_of_which_nothing_can_be_read_is_read_again(store: Store, spoil: Callable[[bytes], bytes]) -> None:
+    with StubProvider() as stub:
+        spoilt(stub, "output_file_id", spoil)
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert made.frame["error"].isna().all()
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it_is_old(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        spoilt(stub, "output_file_id", UNREADABLE["a page"], n=4)
+        with pytest.raises(ProviderParked, match=r"batch_1 cannot be read yet: .*nothing that can be read in file-1"):
+            ask(store, stub, max_attempts=3)
+        assert states(store) == {"open": 10}
+        older(stub, "batch_1", 300_000)
+        stub.batches.batch_s = 0
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 10]
+    assert made.frame["error"].isna().all()
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"garbled": 10, "succeeded": 10}
+    assert made.n_unknown == 10
+
+
+def test_an_empty_file_of_errors_spoils_nothing(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        stub.batches._batches["batch_1"] |= {"status": "expired", "error_file_id": stub.batches._kept(b"\n")}
+        stub.batches.batch_s = 0
+        whole = stub.batches._batches["batch_1"]["output_file_id"]
+        stub.batches._files[whole] = b"\n".join(stub.batches._files[whole].split(b"\n")[:7])
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 3]
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"succeeded": 10, "server_error": 3}
+    assert made.n_unknown == 0, "what it did not come to is not billed"
+
+
+@pytest.mark.parametrize("cut", [-90, -1], ids=["within a line", "after a line"])
+@pytest.mark.parametrize("n", [1, 9], ids=["once", "for long"])
+def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_second_beside_it(store: Store, n: int, cut: int) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        spoilt(stub, "input_file_id", lambda content: content[: content.index(b"\n", len(content) // 3)][: cut + 1 or None], n)
+        with pytest.raises(ProviderParked, match=r"may take a day" if n == 1 else r"batch_1 cannot be read yet: .*what batch_1 asks for"):
+            ask(store, stub, max_pause_s=0.1)
+        assert (stub.batches.sizes, states(store)) == ([10], {"open": 10})
+        stub.batches._due["batch_1"] = 0
+        assert ask(store, stub).frame["error"].isna().all()
+        assert stub.batches.sizes == [10]
+
+
+def test_a_result_of_one_provider_that_is_not_there_yet_keeps_nothing_of_another_waiting_and_is_read_later(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub, StubProvider() as other:
+        backends = [OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)]
+
+        def both(**more: Any) -> Generation:
+            how = CallParams(batch=True, batch_poll_s=0.05, backoff_s=0.01, **more)
+            return generate(prompts_of(5), backends, PARAMS, ledger=store.generation, calls=how)
+
+        with pytest.raises(ProviderParked):
+            both(max_pause_s=0.1)
+        gone(stub, "batch_1")
+        output = stub.batches._batches["batch_1"]["output_file_id"]
+        late = stub.batches._files.pop(output)
+        with pytest.raises(ProviderParked, match="batch_1 cannot be read yet"):
+            both()
+        assert states(store) == {"open": 10, "succeeded": 10}
+        stub.batches._files[output] = late
+        made = both()
+        assert (stub.batches.sizes, other.batches.sizes) == ([10], [10])
+    assert made.frame["error"].isna().all()
+
+
+def shown(stub: StubProvider, change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> None:
+    """How batches are told of from now on, by the number of the look."""
+    whole, n = stub.batches._worked_on, 0
+
+    def worked_on(name: str) -> dict[str, Any]:
+        nonlocal n
+        n += 1
+        return whole(name) | change(n, whole(name))
+
+    stub.batches._worked_on = worked_on  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("status", ["queued", "COMPLETED", None])
+def test_a_batch_in_a_state_that_nobody_knows_is_under_way(store: Store, status: str | None) -> None:
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": status, "output_file_id": None} if n < 6 else {})
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert (made.n_attempts, made.n_unknown) == (10, 0)
+
+
+@pytest.mark.parametrize("status", ["completed", "expired"])
+def test_a_batch_that_made_something_and_does_not_yet_say_where_is_under_way(store: Store, status: str) -> None:
+    counts = {"total": 10, "completed": 10, "failed": 0}
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": status, "request_counts": counts} | ({"output_file_id": None} if n < 6 else {}))
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert (made.n_attempts, made.n_unknown) == (10, 0)
+
+
+def test_a_batch_that_never_says_where_what_it_made_is_is_booked_at_its_worst_in_the_end(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        older(stub, "batch_1", 300_000, status="expired", output_file_id=None, request_counts={"total": 10, "completed": 4, "failed": 0})
+        stub.batches.batch_s = 0
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 10]
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"garbled": 10, "succeeded": 10}
+    assert made.n_unknown == 10
+
+
+def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever(store: Store) -> None:
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": "cancelled", "output_file_id": None})
+        with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not come to it"):
+            ask(store, stub, max_attempts=2)
+        assert stub.batches.sizes == [10, 10]
+    [run] = store.generation.runs()
+    assert (run.states, run.spent.cost, run.spent.n_unknown) == ({"failed": 10}, 0, 0)
+
+
+def test_what_a_batch_made_before_it_failed_is_kept(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        batch = stub.batches._batches["batch_1"]
+        stub.batches._refuse("batch_1", "broken", "the disk is full")
+        output = batch["output_file_id"]
+        stub.batches._files[output] = b"\n".join(stub.batches._files[output].split(b"\n")[:7])
+        with pytest.raises(BackendUnavailable, match="the disk is full"):
+            ask(store, stub)
+        assert states(store) == {"succeeded": 7, "failed": 3}
+        stub.batches.batch_s = 0
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 3]
+    assert made.frame["error"].isna().all()
+    assert made.n_unknown == 0
+
+
+def test_a_file_of_errors_takes_nothing_back_of_what_was_made(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        batch = stub.batches._batches["batch_1"]
+        lines = [json.loads(line) for line in stub.batches._files[batch["output_file_id"]].splitlines()]
+        failed = [line | {"response": None, "error": {"message": "timed out"}} for line in lines[:4]]
+        batch["error_file_id"] = stub.batches._kept("\n".join(map(json.dumps, failed)).encode())
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert made.frame["error"].isna().all()
+    assert made.n_attempts == 10
+
+
+@pytest.mark.parametrize(
+    ("inside", "kind", "sizes"), [(b"\xff", "invalid_utf8", [10, 1]), (b"x" * 1_000_000, "oversized", [10])], ids=["no text", "a megabyte"]
+)
+def test_what_a_batch_made_is_held_to_what_a_single_call_is(store: Store, inside: bytes, kind: str, sizes: list[int]) -> None:
+    begins = b'"content": "'
+    with StubProvider() as stub:
+        spoilt(stub, "output_file_id", lambda content: content.replace(begins, begins + inside, 1))
+        made = ask(store, stub)
+        assert stub.batches.sizes == sizes
+    assert made.kinds == ({kind: 1} if kind == "oversized" else {})
+    assert not made.frame["text"].str.contains("\ufffd").any()
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id))[kind] == 1
+    assert made.n_unknown == 1
 
 
 def test_what_a_batch_made_is_read_though_the_file_that_asked_for_it_is_gone(store: Store) -> None:

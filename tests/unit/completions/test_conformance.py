@@ -27,6 +27,7 @@ NO_BACKEND = {
     "wire",
     "capabilities",
     "keys",
+    "secrecy",
     "attempts",
     "owners",
     "openai_batches",

@@ -9,8 +9,9 @@ from pydantic import SecretStr, ValidationError
 
 from rlhf_pipeline.completions import CallParams, CompletionRequest
 from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
-from rlhf_pipeline.completions.faults import KINDS, TOLD, exhausted_for, refused, told, waiting_time
+from rlhf_pipeline.completions.faults import KINDS, exhausted_for, refused, waiting_time
 from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
+from rlhf_pipeline.completions.secrecy import TOLD, told
 from rlhf_pipeline.errors import ConfigurationError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -30,9 +30,11 @@ from rlhf_pipeline.completions import (
     TemplateBackend,
     generate,
 )
+from rlhf_pipeline.completions.asked import item_of
 from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, exhausted_for, fault, waiting_time
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.results import answers
+from rlhf_pipeline.completions.workers import Work, run_hosted
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
@@ -88,7 +90,7 @@ def in_time(seconds: float, do: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             ended.append(do())
-        except Exception as error:  # noqa: BLE001  for the test to judge
+        except BaseException as error:  # noqa: BLE001  for the test to judge
             ended.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -116,6 +118,49 @@ def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_
     made = ask(store.generation, backend, concurrency=1)
     assert made.frame["text"].tolist() == ["yes"] * 3
     assert len(list(store.generation.calls(made.run_id))) == len(backend.asked)
+
+
+class Ended(BaseException):
+    """As a signal handler raises it to end a run, in whatever is being done."""
+
+
+def of_step(n: int) -> Reply:
+    if n == 3:
+        raise Ended("terminated")
+    return YES
+
+
+async def beside(n: int) -> Reply:
+    if n == 3:
+        asyncio.get_running_loop().call_soon(of_step, n)  # a step of the loop itself, as those are that read from a connection
+        await asyncio.sleep(60)
+    return YES
+
+
+@pytest.mark.parametrize("answer", [of_step, beside], ids=["in a call", "beside the calls"])
+def test_what_ends_a_run_ends_it_wherever_it_is_raised_and_each_call_is_booked(store: Store, answer: Callable[[int], Any]) -> None:
+    backend = Scripted(answer)
+    ended = in_time(20, lambda: ask(store.generation, backend, n=40, concurrency=1))
+    assert isinstance(ended, Ended)
+    assert len(backend.asked) < 20, "nothing more is spent"
+    [run] = store.generation.runs()
+    calls = list(store.generation.calls(run.run_id))
+    assert len(calls) == len(backend.asked)
+    assert Counter(call["kind"] for call in calls)["cancelled"] == 1
+
+
+def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
+    class Interrupted(list[CompletionRequest]):
+        def __getitem__(self, n: Any) -> Any:
+            raise Ended("terminated")
+
+    backend = Scripted(lambda n: YES)
+    request = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+    params, ledger, lane = CallParams(), MemoryLedger(), ("nowhere", "m")
+    items = [item_of(backend, request, params, item_no=0, position=0, key="k")]
+    ledger.start("run", items, asset="a", record="{}")
+    work = Work("run", ledger, items, Interrupted([request]), params, {0})
+    assert isinstance(in_time(20, lambda: run_hosted(work, {lane: backend})), Ended)
 
 
 class RefusedAtTheEnd(GenerationLedger):
@@ -521,6 +566,7 @@ DIED = {"error": {"message": "upstream died", "code": 502}}
 BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
 THINKING = {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "let me think"}}
 ENDING = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 900}}
+SPENT = {"usage": {"input_tokens": 9, "output_tokens": 900}}
 FULL = {"type": "error", "error": {"type": "api_error", "message": "upstream died"}}
 
 
@@ -528,11 +574,14 @@ FULL = {"type": "error", "error": {"type": "api_error", "message": "upstream die
     ("kind", "said", "billed"),
     [
         ("openai", [DIED], ("none", 0, 0)),
+        ("openai", [DIED | COUNTED], ("metered", 9, 900)),
         ("openai", [THOUGHT, DIED], ("unknown", 0, 0)),
         ("openai", [THOUGHT, THOUGHT | COUNTED, DIED], ("metered", 9, 900)),
         ("openai", [THOUGHT | COUNTED, THOUGHT, DIED], ("unknown", 0, 0)),
         ("openai", [THOUGHT, DIED | COUNTED], ("metered", 9, 900)),
         ("anthropic", [FULL], ("none", 0, 0)),
+        ("anthropic", [FULL | SPENT], ("metered", 9, 900)),
+        ("anthropic", [BEGUN, THINKING, FULL | {"usage": {"output_tokens": 900}}], ("metered", 9, 900)),
         ("anthropic", [BEGUN, FULL], ("unknown", 0, 0)),
         ("anthropic", [BEGUN, THINKING, FULL], ("unknown", 0, 0)),
         ("anthropic", [BEGUN, THINKING, ENDING, FULL], ("metered", 9, 900)),
@@ -544,6 +593,12 @@ def test_a_stream_that_ends_in_an_error_before_its_text_is_free_only_if_nothing_
     reply = streamed(kind, *said)
     assert (reply.kind, "upstream died" in str(reply.error)) == ("server_error", True)
     assert (reply.billing, reply.n_prompt_tokens, reply.n_tokens) == billed
+
+
+@pytest.mark.parametrize(("kind", "said"), [("openai", DIED | COUNTED), ("anthropic", FULL | SPENT)])
+def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(kind: str, said: dict[str, Any]) -> None:
+    reply = BACKENDS[kind]("m", "http://here/v1")._read(said, 200, {})  # type: ignore[attr-defined]
+    assert (reply.kind, reply.billing, reply.n_prompt_tokens, reply.n_tokens) == ("server_error", "metered", 9, 900)
 
 
 # --- secrets of an address ---------------------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from rlhf_pipeline.completions import (
     Reply,
     generate,
 )
-from rlhf_pipeline.completions.capabilities import secrets_of
-from rlhf_pipeline.completions.faults import fault, told
+from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.secrecy import secrets_of, told
 from rlhf_pipeline.completions.wire import LONGEST_STREAM, Unreadable, events
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, StoreError
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
@@ -394,7 +394,7 @@ def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
     ("url", "said", "shown"),
     [
         ("https://host/v1", "a: b@c?d=e", "a: b@c?d=e"),
-        ("https://host/v1?v=1&debug&key=", "1 key of v, ?v=1&debug&key=2", "1 key of v, ?***&debug&key=2"),
+        ("https://host/v1?v=1&debug&key=", "1 key of v, ?v=1&debug&key=2", "1 key of v, ?v=1&debug&key=2"),
         ("https://host/v1?canary-bare", "/v1?canary-bare", "/v1?***"),
         ("https://host/v1?key=a+canary%20b", "a canary b, a+canary+b, a%20canary%20b", "***, ***, ***"),
         ("https://token-7@host/v1", "//token-7@host, token-7", "//***host, ***"),
