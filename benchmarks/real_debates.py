@@ -96,8 +96,9 @@ class Real:
 
     @property
     def ceiling(self) -> str:
-        """How often one vote on these comparisons is the known right choice, with its interval: beside every accuracy against that."""
-        return str(gold_ceiling(self.votes, self.comparisons))
+        """How often one vote on the test debates is the known right choice, with its interval: beside every accuracy on these."""
+        of_test = self.comparisons.loc[self.comparisons["split"] == "test", "comparison_id"]
+        return str(gold_ceiling(self.votes[self.votes["comparison_id"].isin(of_test)], self.comparisons))
 
 
 def _imported(data: Path, home: Path) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from time import monotonic
 from typing import TypeVar
 
@@ -271,7 +271,12 @@ class BatchWork:
         names = await self._names_of(batches, batch)
         if names is None:
             return None
-        replies = await self._read_patiently(batch, partial(batches.replies, batch, names))
+        asked, looks = names, count(1)
+
+        async def read() -> dict[str, Reply]:
+            return await batches.replies(batch, asked, is_last=next(looks) >= self.work.params.max_attempts)
+
+        replies = await self._read_patiently(batch, read)
         if replies is None or batch.error is None:
             return replies
         names = names - replies.keys()

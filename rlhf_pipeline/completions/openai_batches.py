@@ -21,11 +21,18 @@ MARK = "rlhf_run"  # in a batch's metadata: whose it is, so that who was killed 
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
 MADE_AT = "rlhf_submitted_at"  # there too: by our clock, which the provider's need not agree with
 N_REQUESTS = "rlhf_n_requests"  # and how many there are in its file, which may be read cut off after one of them
-OVER = {"completed", "failed", "expired", "cancelled"}  # for good; by whatever other word, it is not known to have ended
+OVER = {
+    "completed",
+    "failed",
+    "expired",
+    "cancelled",
+}  # for good; by another word than these, it ended where it says when and shows a result
+UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
 GONE = (404, 410)  # statuses of a file that there is no more
 DAY_S = 86_400.0
 KEPT_S = DAY_S  # from the end of its batch no result is gone: it is not there yet, or not found, and asking anew would pay for it again
-LONGEST_S = 2 * DAY_S  # from submitting to the end: a window of a day, and time to finish
+LONGEST_S = 2 * DAY_S  # from submitting to the end, where nobody says: a window of a day, and time to finish
+ODD_S = 7 * DAY_S  # no batch takes longer, whatever it says
 CROWDED = "token_limit_exceeded"  # the queue has no room for so much: of one that was refused, nothing was done
 
 
@@ -54,13 +61,13 @@ class Batch:
     def is_old(self) -> bool:
         """Whether what cannot be read of it by now never will be. So is one of which no time is known that can be: nobody waits for ever."""
         now = time.time()
-        begun = next((at for at in (self.submitted_at, self.created_at) if at is not None and at <= now + DAY_S), None)
+        begun = max((at for at in (self.submitted_at, self.created_at) if at is not None and at <= now + DAY_S), default=None)
         return begun is None or now > begun + (LONGEST_S if self.took_s is None else self.took_s) + KEPT_S
 
     @property
     def may_lack_lines(self) -> bool:
         """Whether a request without a line may have been made all the same."""
-        return self.status == "completed" or (bool(self.n_made) and self.output_file is None)
+        return self.status not in OVER - {"completed"} or (bool(self.n_made) and self.output_file is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +128,50 @@ class OpenAIBatches:
             return set()
         raise Unreadable("garbled", f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for")
 
-    async def replies(self, batch: Batch, names: Collection[str]) -> dict[str, Reply]:
+    async def replies(self, batch: Batch, names: Collection[str], *, is_last: bool = False) -> dict[str, Reply]:
         """What came of one that is over, by name: of all these `names`, unless it failed as a whole. What stands in no file of one that did
         not come to its end was not done, and is not billed; of all else that cannot be read nobody knows. Raises Unreadable where it is
-        worth reading again later."""
+        worth reading again: where lines are missing, unless this is the last look in a row; where there is nothing to read, until it is old."""
         replies: dict[str, Reply] = {}
-        spoilt: list[str] = []
-        if batch.error is not None:
-            why = None
-        elif batch.may_lack_lines:
-            why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.")
-        else:
-            why = fault("server_error", f"The batch {batch.batch_id} is {batch.status}, and did not come to it.")
+        absent, spoilt = list[str](), list[str]()
+        is_whole, read = True, set[str]()
         for file in (batch.output_file, batch.error_file):
             if file is None:
                 continue
-            lines = await self._lines(file)
-            if lines is None:
-                if not batch.is_old:
-                    raise Unreadable("garbled", f"does not show {file} yet, a result of {batch.batch_id}")
-                why = fault(
-                    "cancelled", f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether it is billed not known."
-                )
+            if (lines := await self._lines(file)) is None:
+                absent.append(file)
                 continue
-            if not lines.is_whole and batch.error is None and (why is None or why.kind == "server_error"):
-                why = fault("garbled", f"The batch {batch.batch_id} has a line that cannot be read, which may be of this.")
+            is_whole = is_whole and lines.is_whole
             if not lines.named and not (lines.is_empty and (file == batch.error_file or batch.n_made == 0)):
                 spoilt.append(file)
             for name, line in lines.named:
                 # A file of errors takes nothing back of what was made.
                 if name not in replies or replies[name].outcome != "succeeded":
                     replies[name] = line if isinstance(line, Reply) else self._reply(batch, line)
-        is_all = replies.keys() >= set(names) if names else bool(replies)
-        if spoilt and not is_all and batch.error is None and not batch.is_old:
-            raise Unreadable("garbled", f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}")
-        return replies if why is None else dict.fromkeys(names, why) | replies
+                if _is_made(line):
+                    read.add(name)
+        if batch.error is not None and not absent:
+            return replies
+        # What it says that it made tells whether a line that is not there, or cannot be read, may be of one that was made.
+        # None made is what servers say that do not count.
+        are_made_missing = len(read) < batch.n_made if batch.n_made else not is_whole
+        is_all = replies.keys() >= set(names) if names else bool(replies) and not are_made_missing
+        if not is_all and not batch.is_old:
+            if absent:
+                raise Unreadable("garbled", f"does not show {absent[0]} yet, a result of {batch.batch_id}")
+            if spoilt:
+                raise Unreadable("garbled", f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}")
+        if not (is_all or is_last or absent or spoilt) and (are_made_missing or batch.may_lack_lines):
+            raise Unreadable("garbled", f"shows {len(replies)} results of {batch.batch_id}, and not all")
+        if absent:
+            why = fault(
+                "cancelled", f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether it is billed not known."
+            )
+        elif batch.may_lack_lines or are_made_missing:
+            why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.")
+        else:
+            why = fault("server_error", f"The batch {batch.batch_id} is {batch.status}, and did not come to it.")
+        return dict.fromkeys(names, why) | replies
 
     def _reply(self, batch: Batch, line: Mapping[str, Any]) -> Reply:
         answer, error = line.get("response"), line.get("error")
@@ -197,7 +213,8 @@ class OpenAIBatches:
         errors = found.errors.data if found.status == "failed" and found.errors is not None and found.errors.data else []
         metadata = found.metadata or {}
         n_made = getattr(found.request_counts, "completed", None)  # of a server that leaves it out the client makes an object without it
-        n_requests = str(metadata.get(N_REQUESTS))
+        total = getattr(found.request_counts, "total", None)
+        n_requests = str(metadata.get(N_REQUESTS, total))
         created_at, ended_at = _moment(found.created_at), _ended_at(found)
         took_s = None if created_at is None or ended_at is None else ended_at - created_at
         batch = Batch(
@@ -214,10 +231,25 @@ class OpenAIBatches:
             n_made=n_made if isinstance(n_made, int) else None,
             created_at=created_at,
             submitted_at=_moment(metadata.get(MADE_AT)),
-            took_s=took_s if took_s is not None and 0 <= took_s <= LONGEST_S else None,
+            took_s=took_s if took_s is not None and 0 <= took_s <= ODD_S else None,
         )
+        if batch.is_old:
+            is_ended = found.status not in UNDER_WAY and bool(ended_at or batch.output_file or batch.error_file)
+            return replace(batch, is_over=batch.is_over or is_ended)
         # What it made is somewhere, though it does not say yet where.
-        return replace(batch, is_over=False) if batch.n_made and batch.output_file is None and not batch.is_old else batch
+        says_where = batch.output_file is not None or (batch.error_file is not None and not batch.n_made)
+        if batch.is_over:
+            return batch if says_where or not (batch.n_made or found.status == "completed") else replace(batch, is_over=False)
+        return replace(batch, is_over=found.status not in UNDER_WAY and says_where and ended_at is not None)
+
+
+def _is_made(line: Mapping[str, Any] | Reply) -> bool:
+    """Whether a line is of a request that the batch counts as completed."""
+    if isinstance(line, Reply):
+        return True
+    answer = line.get("response")
+    status = answer.get("status_code") or 200 if isinstance(answer, dict) else None
+    return isinstance(status, int) and status < 400 and not line.get("error")
 
 
 def _ended_at(found: "Told") -> float | None:

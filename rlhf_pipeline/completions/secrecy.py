@@ -35,7 +35,7 @@ def one_address(base_url: str) -> str:
     if not is_whole:
         raise ConfigurationError(
             "base_url (RLHF_BASE_URL) cannot be read: it has an @ behind the host, or brackets that are no address. Percent-encode user, "
-            "password and question: / as %2F, # as %23, ? as %3F, @ as %40, [ as %5B, ] as %5D."
+            "password, path and question: / as %2F, # as %23, ? as %3F, @ as %40, [ as %5B, ] as %5D."
         )
     return base_url
 

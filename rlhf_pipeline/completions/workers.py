@@ -166,15 +166,18 @@ class HostedWork:
         try:
             await self._keep_books(clerk)
         finally:
-            for task in (*dispatchers, *self._calls):
-                task.cancel()
-            await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
-            try:
-                await self._tell_the_rest(clerk)
-            finally:
-                for lane in self._lanes.values():
-                    await lane.backend.close()
-                clerk.shutdown()
+            await to_the_end(self._end(clerk, dispatchers))
+
+    async def _end(self, clerk: ThreadPoolExecutor, dispatchers: Sequence["asyncio.Task[None]"]) -> None:
+        for task in (*dispatchers, *self._calls):
+            task.cancel()
+        await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
+        try:
+            await self._tell_the_rest(clerk)
+        finally:
+            for lane in self._lanes.values():
+                await lane.backend.close()
+            clerk.shutdown()
 
     # --- the ledger ------------------------------------------------------------------------------------------------------------------
 
@@ -516,6 +519,18 @@ def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return pool.submit(lambda: in_a_loop(make)).result()
 
 
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """However often who waits for it is told to stop meanwhile: what ended them before is on its way, and what is booked here is not cut off."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    task.result()
+
+
 async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What it comes to; or what was raised to end it while the loop did something else, which asyncio would log and go on."""
     main, ended = asyncio.current_task(), list[BaseException]()
@@ -523,7 +538,8 @@ async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     def overheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         bug = context.get("exception")
-        if bug is None or isinstance(bug, Exception | asyncio.CancelledError):
+        # Once: what is booked at the end is not to be cut off by another.
+        if bug is None or isinstance(bug, Exception | asyncio.CancelledError) or ended or main.done():
             loop.default_exception_handler(context)
             return
         ended.append(bug)
@@ -531,8 +547,11 @@ async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     asyncio.get_running_loop().set_exception_handler(overheard)
     try:
-        return await make()
-    except asyncio.CancelledError:
+        made = await make()
+    except (asyncio.CancelledError, Exception):
         if ended:
             raise ended[0] from None
         raise
+    if ended:
+        raise ended[0]
+    return made

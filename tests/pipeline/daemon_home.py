@@ -48,10 +48,10 @@ class Server:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def family(self) -> list[psutil.Process]:
-        """The process and every descendant that is alive."""
+        """The process and every descendant that is alive: a run that has ended may stand in the list until its launcher looks."""
         with contextlib.suppress(psutil.NoSuchProcess):
             this = psutil.Process(self.process.pid)
-            return [this, *this.children(recursive=True)]
+            return [one for one in (this, *this.children(recursive=True)) if _is_alive(one)]
         return []
 
     def kill(self) -> None:
@@ -72,6 +72,13 @@ class Server:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextlib.contextmanager

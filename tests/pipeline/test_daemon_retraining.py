@@ -107,12 +107,12 @@ def retried(household: Household, cut: float) -> dg.DagsterRun:
 
 
 def test_one_change_is_one_run_under_re_ticks_forgotten_cursors_and_two_daemons(household: Household, submitted: dg.DagsterRun) -> None:
-    eventually(ticked_again(household.instance, "retraining", 3), seconds=60, what="three more ticks")
+    eventually(ticked_again(household.instance, "retraining", 3), seconds=120, what="three more ticks")
     for sensor in ("retraining", "votes"):
         forget(household.instance, sensor)
-    eventually(ticked_again(household.instance, "retraining", 4), seconds=60, what="four ticks after everything was forgotten")
+    eventually(ticked_again(household.instance, "retraining", 4), seconds=120, what="four ticks after everything was forgotten")
     ticked = "Checking for new runs for sensor: retraining"
-    eventually(lambda: all(ticked in daemon.text for daemon in household.running), seconds=60, what="a tick of each daemon")
+    eventually(lambda: all(ticked in daemon.text for daemon in household.running), seconds=180, what="a tick of each daemon")
     assert [run.run_id for run in household.retrainings()] == [submitted.run_id]
     assert [(d.action, d.state, d.run_id) for d in household.project.store.decisions.all()] == [("fire", "submitted", submitted.run_id)]
     caught_up = [run.tags["dagster/run_key"] for run in runs_of(household.instance, "feedback") if "dagster/run_key" in run.tags]

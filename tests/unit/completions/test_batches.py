@@ -529,9 +529,9 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, fields
     read: list[str] = []
     whole = OpenAIBatches.replies
 
-    async def noting(self: OpenAIBatches, batch: Batch, *more: Any) -> Any:
+    async def noting(self: OpenAIBatches, batch: Batch, *more: Any, **how: Any) -> Any:
         read.append(batch.batch_id)
-        return await whole(self, batch, *more)
+        return await whole(self, batch, *more, **how)
 
     with StubProvider(batch_s=0.0, faults=[Fault(kind="status", status=500)]) as stub:
         submitted = stub.batches._submitted
@@ -624,6 +624,10 @@ HOUR, DAY = 3_600, 86_400
         (-2 * HOUR, 10 * DAY, 10 * DAY + HOUR, False),
         (-27 * HOUR, 10 * DAY, 10 * DAY + HOUR, True),
         (-2 * HOUR, -10 * DAY, -10 * DAY + HOUR, False),
+        # Ours was ten days behind when it was submitted.
+        (-10 * DAY, -2 * HOUR, None, False),
+        # A slow server.
+        (-4 * DAY, -4 * DAY, -1 * HOUR, False),
         # An end that cannot be is none.
         (-2.9 * DAY, -2.9 * DAY, -9 * DAY, False),
         (-3.1 * DAY, -3.1 * DAY, 9 * DAY, True),
@@ -664,6 +668,77 @@ def test_a_result_of_which_nothing_can_be_read_is_read_again(store: Store, spoil
         made = ask(store, stub)
         assert stub.batches.sizes == [10]
     assert made.frame["error"].isna().all()
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+@pytest.mark.parametrize("status", ["completed", "expired"])
+@pytest.mark.parametrize("spoil", [lambda content: content[: content.rindex(b"{") - 40], lambda content: content[: content.index(b"\n")]])
+def test_a_result_of_which_only_a_part_can_be_read_is_read_again(store: Store, spoil: Callable[[bytes], bytes], status: str) -> None:
+    counts = {"total": 10, "completed": 10, "failed": 0}
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": status, "request_counts": counts} if batch["status"] == "completed" else {})
+        spoilt(stub, "output_file_id", spoil, n=2)
+        made = ask(store, stub, max_attempts=3)
+        assert stub.batches.sizes == [10]
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_what_an_expired_batch_says_it_made_and_does_not_show_is_booked_at_its_worst(store: Store) -> None:
+    counts = {"total": 10, "completed": 10, "failed": 0}
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": "expired", "request_counts": counts} if batch["id"] == "batch_1" else {})
+        with_outputs(stub, lambda lines: lines[:6] if len(lines) == 10 else lines)
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10, 4]
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"succeeded": 10, "garbled": 4}
+    assert made.n_unknown == 4
+
+
+@pytest.mark.parametrize("n", [1, 99], ids=["once", "for ever"])
+def test_that_none_was_made_is_not_believed_of_a_server_that_does_not_count(store: Store, n: int) -> None:
+    counts = {"total": 0, "completed": 0, "failed": 0}
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": "expired", "request_counts": counts} if batch["id"] == "batch_1" else {})
+        spoilt(stub, "output_file_id", lambda content: content[: content.rindex(b"{") - 40] if content.count(b"\n") > 5 else content, n)
+        made = ask(store, stub)
+        n_lost = 0 if n == 1 else stub.batches.sizes[1]
+        assert stub.batches.sizes == [10, n_lost][: 1 + bool(n_lost)]
+    kinds = Counter(call["kind"] for call in store.generation.calls(made.run_id))
+    assert kinds == Counter({"succeeded": 10, "garbled": n_lost})
+    assert (made.n_unknown, bool(n_lost)) == (n_lost, n > 1)
+
+
+def test_a_result_that_is_cut_is_read_again_however_old_it_is(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        gone(stub, "batch_1")
+        older(stub, "batch_1", 300_000)
+        spoilt(stub, "output_file_id", lambda content: content[: content.index(b"\n")])
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_batch_in_a_state_that_nobody_knows_stays_under_way_until_something_says_that_it_ended(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        older(stub, "batch_1", 300_000)
+        shown(stub, lambda n, batch: {"status": "running"} if batch["status"] != "completed" else {})
+        with pytest.raises(ProviderParked, match="may take a day"):
+            ask(store, stub, max_pause_s=0.1)
+        stub.batches._due["batch_1"] = 0
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_file_of_errors_that_is_not_there_yet_keeps_nobody_waiting_where_the_other_says_all(store: Store) -> None:
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"error_file_id": "file-late"})
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
     assert (made.n_unknown, made.n_attempts) == (0, 10)
 
 
@@ -758,9 +833,23 @@ def test_a_batch_in_a_state_that_nobody_knows_is_under_way(store: Store, status:
     assert (made.n_attempts, made.n_unknown) == (10, 0)
 
 
-@pytest.mark.parametrize("status", ["completed", "expired"])
-def test_a_batch_that_made_something_and_does_not_yet_say_where_is_under_way(store: Store, status: str) -> None:
-    counts = {"total": 10, "completed": 10, "failed": 0}
+def test_a_batch_that_ended_by_a_word_of_its_own_is_read(store: Store) -> None:
+    with StubProvider() as stub:
+        shown(stub, lambda n, batch: {"status": "finished", "completed_at": time.time()} if batch["status"] == "completed" else {})
+        made = ask(store, stub)
+        assert stub.batches.sizes == [10]
+    assert (made.n_attempts, made.n_unknown) == (10, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"),
+    [
+        ("completed", {"total": 10, "completed": 10, "failed": 0}),
+        ("expired", {"total": 10, "completed": 10, "failed": 0}),
+        ("completed", None),
+    ],
+)
+def test_a_batch_that_made_something_and_does_not_yet_say_where_is_under_way(store: Store, status: str, counts: object) -> None:
     with StubProvider() as stub:
         shown(stub, lambda n, batch: {"status": status, "request_counts": counts} | ({"output_file_id": None} if n < 6 else {}))
         made = ask(store, stub)

@@ -34,7 +34,7 @@ from rlhf_pipeline.completions.asked import item_of
 from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, exhausted_for, fault, waiting_time
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.results import answers
-from rlhf_pipeline.completions.workers import Work, run_hosted
+from rlhf_pipeline.completions.workers import Work, in_a_loop, run_hosted, to_the_end
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
@@ -161,6 +161,61 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
     ledger.start("run", items, asset="a", record="{}")
     work = Work("run", ledger, items, Interrupted([request]), params, {0})
     assert isinstance(in_time(20, lambda: run_hosted(work, {lane: backend})), Ended)
+
+
+def test_who_is_told_twice_to_end_still_books_what_it_has() -> None:
+    booked: list[str] = []
+
+    def raised(why: str) -> None:
+        raise Ended(why)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, raised, "first")
+        loop.call_later(0.05, raised, "second")
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.2)
+            booked.append("all")
+
+    ended = in_time(20, lambda: in_a_loop(work))
+    assert (str(ended), booked) == ("first", ["all"])
+
+
+def test_who_is_told_to_end_by_what_they_do_and_again_still_books_what_it_has() -> None:
+    booked: list[str] = []
+
+    def raised() -> None:
+        raise Ended("second")
+
+    async def booking() -> None:
+        await asyncio.sleep(0.2)
+        booked.append("all")
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_later(0.05, raised)
+        try:
+            raise Ended("first")
+        finally:
+            await to_the_end(booking())
+
+    ended = in_time(20, lambda: in_a_loop(work))
+    assert (str(ended), booked) == ("first", ["all"])
+
+
+def test_what_goes_wrong_at_the_end_of_an_ended_run_does_not_hide_why_it_ended() -> None:
+    def raised() -> None:
+        raise Ended("first")
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_later(0.01, raised)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            raise StoreError("database is locked")
+
+    assert isinstance(in_time(20, lambda: in_a_loop(work)), Ended)
 
 
 class RefusedAtTheEnd(GenerationLedger):
