@@ -55,6 +55,12 @@ def all_sent(page: Any) -> None:
     until(lambda: not page.is_visible("#outbox"), "an empty outbox")
 
 
+def voted(page: Any, site: People, user: User, n: int) -> bool:
+    """Whether so many votes have arrived. The page is asked as well: what a test has put before its requests is done while it is."""
+    page.title()
+    return len(site.votes(user)) == n
+
+
 def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not holds():

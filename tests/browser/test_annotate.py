@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import Role
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, select, shown, until, vote
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, select, shown, until, vote, voted
 from tests.browser.people import MODELS, People
 
 # The keys of the scale -> (side shown, strength); None where no side is better.
@@ -86,7 +86,7 @@ def test_a_vote_cast_while_the_figures_are_read_is_counted_once(site: People, pa
         if n_read == 1:
             at_the_desk(page)
             vote(page, "1")  # the server counts it before it answers
-            until(lambda: len(site.votes(ann)) == 1, "the vote")
+            until(lambda: voted(page, site, ann, 1), "the vote")
         route.fulfill(response=route.fetch())
 
     page.route("**/api/v1/me/statistics", late)
@@ -175,7 +175,7 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     assert vote(page, "9") == first
     assert vote(page, "5") == second
     all_sent(page)
-    until(lambda: len(site.votes(ann)) == 6, "six rows")
+    until(lambda: voted(page, site, ann, 6), "six rows")
 
     cast_1, cast_2, undone_2, undone_1, again_1, again_2 = site.votes(ann)
     assert [v.details.flags if v.details else () for v in (undone_2, undone_1)] == [("undone",), ("undone",)]
@@ -198,7 +198,7 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(site: People
     press(page, "u")
     until(lambda: shown(page) == judged, "the card again")
     all_sent(page)
-    until(lambda: len(site.votes(ann)) == 2, "the undo")
+    until(lambda: voted(page, site, ann, 2), "the undo")
     page.close()
     other = context.new_page()
     other.goto(site.url + "/annotate")
@@ -305,7 +305,7 @@ def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: An
     assert page.inner_text("#right mark.minus") == ", red is not", "a reload keeps the draft"
     page.keyboard.press("5")
     all_sent(page)
-    until(lambda: len(site.votes(ann)) == 1, "the vote")
+    until(lambda: voted(page, site, ann, 1), "the vote")
     (stored,) = site.votes(ann)
     texts = site.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
     raw = {"a": texts.completion_a, "b": texts.completion_b}
@@ -320,7 +320,7 @@ def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
     log_in(page, site, ann)
     at_the_desk(page)
     press(page, "h", "ArrowRight", "Shift+ArrowRight", "+", "Tab", "ArrowRight", "-", "Escape", "5")
-    until(lambda: len(site.votes(ann)) == 1, "the vote")
+    until(lambda: voted(page, site, ann, 1), "the vote")
     (stored,) = site.votes(ann)
     texts = site.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
     raw = {"a": texts.completion_a, "b": texts.completion_b}
@@ -339,7 +339,7 @@ def test_a_key_held_down_is_one_vote(site: People, page: Any) -> None:
         page.keyboard.down("1")  # the browser reports a repeat for every one but the first
     page.keyboard.up("1")
     all_sent(page)
-    until(lambda: len(site.votes(ann)) == 1, "one vote")
+    until(lambda: voted(page, site, ann, 1), "one vote")
     assert page.inner_text("#today") == "1"
 
 
@@ -433,7 +433,7 @@ def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) 
         vote(two, "9")
     all_sent(one)
     all_sent(two)
-    until(lambda: len(site.votes(ann)) == 6, "six votes")
+    until(lambda: voted(one, site, ann, 6), "six votes")
     assert len({v.comparison_id for v in site.votes(ann)}) == 6
 
 

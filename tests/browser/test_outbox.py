@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.web.schemas import Batch, VoteInBatch
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until, vote, voted
 from tests.browser.people import People
 
 AGE_ANSWERS = """() => new Promise((resolve, reject) => {
@@ -228,7 +228,7 @@ def test_votes_of_one_login_are_not_sent_by_another(site: People, context: Any, 
     assert (len(site.votes(ann)), len(site.votes(bo))) == (0, 1)
     context.clear_cookies()
     log_in(page, site, ann)
-    until(lambda: len(site.votes(ann)) == 1, "Ann's vote")
+    until(lambda: voted(page, site, ann, 1), "Ann's vote")
 
 
 def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any) -> None:
@@ -310,7 +310,7 @@ def test_a_vote_that_is_not_taken_now_waits_and_lets_the_others_pass(site: Peopl
     press(page, "u")  # waits for what it takes back
     vote(page, "2")  # waits for the undo
     vote(page, "3")
-    until(lambda: len(site.votes(ann)) == 1, "the vote behind them")
+    until(lambda: voted(page, site, ann, 1), "the vote behind them")
     until(lambda: unsent(page) == 3, "its answer")
     page.reload()
     at_the_desk(page)
@@ -343,7 +343,7 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(site: People
     context.route("**/api/v1/votes", gone)
     prompts = [vote(page, key)[0] for key in "12"]  # by far, clearly
     vote(page, "3")
-    until(lambda: len(site.votes(ann)) == 1, "the vote behind them")
+    until(lambda: voted(page, site, ann, 1), "the vote behind them")
     page.get_by_text("2 votes wait on this device").wait_for()
     page.get_by_role("button", name="Look at them").click()
     rows = page.locator("#waiting-list li")

@@ -22,7 +22,10 @@ from rlhf_pipeline.errors import ConfigurationError, DatasetError
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
 
-TODAY = datetime.now(UTC).date().isoformat()
+
+def today() -> str:
+    """Asked anew: a suite may run past midnight."""
+    return datetime.now(UTC).date().isoformat()
 
 
 @pytest.fixture
@@ -143,7 +146,7 @@ def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
         "import",
         "instruction",
         "imported",
-        TODAY,
+        today(),
         2,
     ]
 
@@ -180,7 +183,7 @@ def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     ]
     stored = votes_in(home)
     assert [row["source_pair_id"] for row in stored] == ["p4", "p2", "p0", "p3", "p1"]
-    assert [row["day"] for row in stored] == ["2016-01-31", "2016-01-31", "2016-03-01", "2023-05-18", TODAY]
+    assert [row["day"] for row in stored] == ["2016-01-31", "2016-01-31", "2016-03-01", "2023-05-18", today()]
     assert stored[0]["voted_at"].isoformat() == "2016-01-31T11:00:00+00:00"
     assert HomeFacts.of(home).start_day == date(2016, 1, 31)
     with store_of(home) as store:
@@ -306,7 +309,7 @@ def test_votes_without_any_times_must_be_meant(rlhf, home, tmp_path):
     with pytest.raises(DatasetError, match=r"no column for voted_at.*--map voted_at=COLUMN, or that there is none with --undated"):
         rlhf("import", "votes", file)
     assert rlhf("import", "votes", file, "--undated").startswith("1 imported")
-    assert votes_in(home)[0]["day"] == TODAY
+    assert votes_in(home)[0]["day"] == today()
 
 
 def test_other_names_and_words_are_mapped(rlhf, home, tmp_path):

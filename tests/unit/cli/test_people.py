@@ -18,7 +18,10 @@ from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
 from rlhf_pipeline.store import Store
 
-TODAY = datetime.now(UTC).date().isoformat()
+
+def today() -> str:
+    """Asked anew: a suite may run past midnight."""
+    return datetime.now(UTC).date().isoformat()
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def published(store, n, *, p=None, prefix="c", **more):
     rows = [
         dict.fromkeys(COMPARISONS.columns)
         | {
-            "day": TODAY, "comparison_id": f"{prefix}{i}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"x{i}",
+            "day": today(), "comparison_id": f"{prefix}{i}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"x{i}",
             "completion_b_id": f"y{i}", "completion_a": f"first {i}", "completion_b": f"second {i}", "model_version_a": "m@1",
             "model_version_b": "m@1", "category": "factual", "position": i, "seed": 0,
         }
@@ -60,7 +63,7 @@ def published(store, n, *, p=None, prefix="c", **more):
     predicted = None
     if p is not None:
         values = {
-            "day": TODAY, "comparison_id": frame["comparison_id"], "reward_model": "demo.reward_model@1", "calibrator": "1", "data_hash": "d",
+            "day": today(), "comparison_id": frame["comparison_id"], "reward_model": "demo.reward_model@1", "calibrator": "1", "data_hash": "d",
             "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": p, "predicted_at": datetime.now(UTC),
         }  # fmt: skip
         predicted = check_frame(pd.DataFrame(values), PREDICTIONS)
@@ -190,7 +193,7 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
         vote = {"voted_at": datetime.now(UTC), "origin": "api", "annotator_kind": annotator_kind, "choice": choice}
         store.votes.cast(NewVote(comparison_id=c, annotator_id="x", idempotency_key=c, **vote))
     assert "3 comparisons offered to 1 person each: 3 new" in rlhf("comparisons", "offer", "--all-unvoted")
-    assert "4 comparisons offered to 2 people each: 5 new" in rlhf("comparisons", "offer", "--day", TODAY, "--overlap", "2")
+    assert "4 comparisons offered to 2 people each: 5 new" in rlhf("comparisons", "offer", "--day", today(), "--overlap", "2")
     assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
     assert "4 judgements taken back" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
     assert store.assignments.work_left().n_open == 4
@@ -241,7 +244,7 @@ def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
 def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
     published(store, 10, p=[0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85])
     flags = ("--human-feedback-ratio", "0.3", "--confidence-threshold", "0.8")
-    line = f"10 comparisons of {TODAY}: 3 for people (3 unsure, 0 checks), 5 answered by the reward model, 2 open"
+    line = f"10 comparisons of {today()}: 3 for people (3 unsure, 0 checks), 5 answered by the reward model, 2 open"
     assert rlhf("votes", "route", "--dry-run", *flags).startswith(line)
     assert store.votes.count() == 0
     said = rlhf("votes", "route", *flags)
@@ -303,7 +306,7 @@ def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
     assert again.supersedes == undone.vote_id
     (judged,) = store.votes.judgements_of(ann)
     assert judged.pass_no == 1, "judged anew, and no second look"
-    assert store.votes.snapshot([TODAY])["vote_id"].tolist() == [again.vote_id]
+    assert store.votes.snapshot([today()])["vote_id"].tolist() == [again.vote_id]
     left = store.assignments.work_left()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
 
@@ -363,7 +366,7 @@ def test_where_nothing_is_left_it_says_so(rlhf, store, ann):
 def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_path):
     published(store, 2)
     assert "no anchor yet" in rlhf("audit", "verify")
-    assert f"of {TODAY}" in rlhf("audit", "anchor")
+    assert f"of {today()}" in rlhf("audit", "anchor")
     assert "nothing to do" in rlhf("audit", "anchor")
     assert "1 links, each in its place, as 1 anchors" in rlhf("audit", "verify")
     out = tmp_path / "audit.jsonl"

@@ -84,6 +84,7 @@ NAMES = {
 HARMLESS = {
     "benchmarks/bench_calibration.py": ["np.where(np.arange(n) < HOLDOUT"],
     "benchmarks/bench_real.py": ['for part in ("all", "test")', "gold_ceiling(fitted.votes["],
+    "benchmarks/real_debates.py": ['of_test = self.comparisons.loc[self.comparisons["split"] == "test", "comparison_id"]'],
     "benchmarks/real_weeks.py": ['("test", "verdict", "statistic"'],
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
     "rlhf_pipeline/retraining/rows.py": ['leaked = checked[checked["split"] != "train"]'],
