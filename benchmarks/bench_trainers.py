@@ -136,9 +136,8 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         ),
         rows,
     )
-    recipe = CHOSEN
-    print(f"\nChosen by leaving debates out (`--part debates`): {recipe}")
-    model, calibrator = judged[recipe][0]
+    print(f"\nOf single models chosen by leaving debates out (`--part debates`), held to no limit here but in `--part refit`: {CHOSEN}")
+    model, calibrator = judged[CHOSEN][0]
     metrics = calibration_metrics(
         calibrator.transform(_sided(test) * margins_of(model, test)),
         (test["chosen_side"] == "a").to_numpy(dtype=np.float64),
