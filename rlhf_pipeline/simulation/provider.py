@@ -467,6 +467,10 @@ class Batches:
         self._batches: dict[str, dict[str, Any]] = {}
         self._due: dict[str, float] = {}
 
+    def finish(self) -> None:
+        """All that were submitted are answered from now on, whatever `batch_s` says."""
+        self._due = dict.fromkeys(self._due, 0.0)
+
     def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
         """Status, content type and content; None where the connection ends instead."""
         parts = path.split("/")[2:]

@@ -69,13 +69,13 @@ def test_a_value_that_takes_long_is_read_behind_the_back_of_whoever_asks_but_non
     clock.at += 5
     start = time.monotonic()
     assert [current() for _ in range(20)] == [1] * 20  # nobody waits, and one thread reads
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 8, "less than whoever reads is held up"
     gate.set()
     while n < 2:
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
         time.sleep(0.01)
     while current() == 1:
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
     clock.at += OLD_S + 10
     before = n
     assert current() == before + 1

@@ -80,12 +80,12 @@ def test_what_failed_for_a_passing_reason_goes_into_the_next_batch_and_what_neve
 
 
 def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_finds_it(store: Store) -> None:
-    with StubProvider(batch_s=1.0) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked, match="10 of 10 completions wait"):
             ask(store, stub, max_pause_s=0.1)
         [run] = store.generation.parked()
         assert run.states == {"open": 10}
-        time.sleep(1.1)
+        stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()
@@ -164,12 +164,12 @@ def claimed_by(store: Store, owner: str, n: int = 10, ledger: GenerationLedger |
 
 
 def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(store: Store) -> None:
-    with StubProvider(batch_s=1.0) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         host, _, _, _ = new_owner().rsplit("/", 3)
         claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")  # a process that is gone held all of them
-        time.sleep(1.1)
+        stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()
@@ -224,19 +224,20 @@ def test_a_batch_whose_making_nobody_heard_of_is_not_made_twice(store: Store) ->
 
 
 def test_what_a_batch_made_is_read_also_where_the_budget_is_spent_by_then(store: Store) -> None:
-    with StubProvider(batch_s=0.5) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1, budget_per_day=1.0)
-        time.sleep(0.6)
+        stub.batches.finish()
         made = ask(store, stub, budget_per_day=0.0)
         assert stub.batches.n_submitted == 1
     assert made.frame["error"].isna().all()
 
 
 def test_what_stands_in_a_batch_is_not_given_up_for_a_budget(store: Store) -> None:
-    with StubProvider(batch_s=1.0) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
+        threading.Timer(0.5, stub.batches.finish).start()
         made = ask(store, stub, budget_per_run=0.0)
         assert stub.batches.n_submitted == 1
     assert made.frame["error"].isna().all()
@@ -244,11 +245,11 @@ def test_what_stands_in_a_batch_is_not_given_up_for_a_budget(store: Store) -> No
 
 def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_costs_nothing_twice(store: Store) -> None:
     brief = GenerationLedger(store.database, store.completions_cache, lease_s=1.5)
-    with StubProvider(batch_s=0.3) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         claimed_by(store, f"otherhost/1/1.00/0{LOOKS}", ledger=brief)  # whether it lives nobody here can tell: its lease has to run out
-        time.sleep(0.4)
+        stub.batches.finish()
         made = ask(store, stub, ledger=brief)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()
@@ -257,13 +258,13 @@ def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_cos
 
 def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_what_it_noted_is_not_asked_for(store: Store) -> None:
     """Half of it: the other one notes what it holds, and nobody waits for that for ever."""
-    with StubProvider(batch_s=0.3) as stub:
+    with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         [run] = store.generation.runs()
         other = f"otherhost/1/1.00/0{LOOKS}"
         held = claimed_by(store, other, 5)
-        time.sleep(0.4)
+        stub.batches.finish()
         ended: list[Generation] = []
         mine = threading.Thread(target=lambda: ended.append(ask(store, stub)))
         mine.start()
@@ -309,10 +310,11 @@ def test_a_batch_that_another_process_submitted_since_the_list_was_read_is_found
         if n == 1:  # once it was read, another process submits
             with pytest.raises(ProviderParked):
                 ask(store, stub, max_pause_s=0.01)
+            stub.batches.finish()
         return found
 
     monkeypatch.setattr(OpenAIBatches, "of_run", outdated)
-    with StubProvider(batch_s=0.5) as stub:
+    with StubProvider(batch_s=600) as stub:
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()

@@ -40,6 +40,7 @@ from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.generation import GenerationLedger
 from tests.unit.completions import killed_run
 from tests.unit.completions.asking import prompts_of
 
@@ -597,13 +598,15 @@ def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
                 (pages,) = connection.execute("PRAGMA page_count").fetchone()
                 connection.execute(f"PRAGMA max_page_count={pages + 90}")
 
+            brief = GenerationLedger(cramped.database, cramped.completions_cache, lease_s=2.0)  # the next run waits for it to run out
             with pytest.raises(StoreError, match="no space is left"):
-                ask(cramped.generation, openai(stub), n=400, concurrency=8, params=params)
+                ask(brief, openai(stub), n=400, concurrency=8, params=params)
         paid = stub.n_calls
         assert paid < 700, "nothing is paid for that cannot be kept"
         [run] = store.generation.runs()
         n_kept = run.states.get("succeeded", 0)
-        made = ask(store.generation, openai(stub), n=400, concurrency=8, params=params)
+        again = GenerationLedger(store.database, store.completions_cache, lease_s=2.0)  # which looks as often
+        made = ask(again, openai(stub), n=400, concurrency=8, params=params)
         assert stub.n_calls == paid + 800 - n_kept, "exactly what is missing"
     assert made.run_id == run.run_id
     assert made.frame["error"].isna().all()
@@ -696,8 +699,8 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
 
 
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(store: Store, make: Callable[..., HostedBackend]) -> None:
-    with StubProvider(faults=[None, Fault(kind="html", delay_s=3)]) as stub:
-        made = ask(store.generation, make(stub, timeout_s=0.3), n=2, concurrency=1)
+    with StubProvider(faults=[None, Fault(kind="html", delay_s=30)]) as stub:
+        made = ask(store.generation, make(stub, timeout_s=2), n=2, concurrency=1)
         assert stub.n_calls == 5
     assert made.frame["error"].isna().all()
     [late] = [call for call in calls_of(store, made) if call["kind"] == "timeout"]

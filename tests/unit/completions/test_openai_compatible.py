@@ -118,16 +118,14 @@ def test_an_empty_account_is_unavailable() -> None:
 
 def test_a_slow_server_is_timed_out() -> None:
     with StubProvider() as stub:
-        asked = backend(stub, timeout_s=0.2, max_retries=0)
+        asked = backend(stub, timeout_s=2, max_retries=0)
         assert next(asked.complete([request()])).error is None
-        stub.latency_s = 1
+        stub.latency_s = 30
         assert "no answer in time" in str(next(asked.complete([request(1)])).error)
 
 
 def test_requests_travel_side_by_side() -> None:
-    with StubProvider(latency_s=0.1) as stub:
+    with StubProvider(latency_s=1.0) as stub:
         asked = backend(stub, concurrency=8)
-        next(asked.complete([request()]))  # loads the client
-        started = time.perf_counter()
         assert len(list(asked.complete([request(i) for i in range(8)]))) == 8
-    assert time.perf_counter() - started < 0.6
+        assert stub.counters.n_at_once == 8

@@ -4,12 +4,11 @@ import asyncio
 import base64
 import json
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +57,17 @@ def openai(stub: StubProvider, key: str = KEY) -> OpenAICompatibleBackend:
 
 def ask(ledger: WorkLedger, *backends: Any, n: int = 10, params: CompletionParams = PARAMS, text: str = "Prompt number {}?", **calls: Any) -> Generation:  # fmt: skip
     return generate(prompts_of(n, text), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls)))
+
+
+class Ahead:
+    """A clock that is ahead of another."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.ahead = real, timedelta()
+
+    def now(self) -> datetime:
+        now: datetime = self.real.now()
+        return now + self.ahead
 
 
 def in_time(seconds: float, do: Callable[[], Any]) -> Any:
@@ -409,14 +419,7 @@ def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(url: str, 
 
 
 def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> None:
-    class Clock:
-        ahead = timedelta()
-        real = store.database.clock
-
-        def now(self) -> Any:
-            return self.real.now() + self.ahead
-
-    store.database.clock = clock = Clock()
+    clock = store.database.clock = Ahead(store.database.clock)
     with StubProvider() as stub:
         ask(store.generation, openai(stub))
         for _ in range(3):
@@ -429,16 +432,30 @@ def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> Non
 
 
 def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.RENEW_S", 0.1)
-    ledger = GenerationLedger(store.database, store.completions_cache, lease_s=0.8)
+    """By a clock that goes on by half a lease whenever they were renewed: the machine may be as slow as it likes."""
+    monkeypatch.setattr("rlhf_pipeline.completions.workers.RENEW_S", 0.02)
+    renewed = threading.Semaphore(0)
+    clock = store.database.clock = Ahead(store.database.clock)
+
+    class Renewed(GenerationLedger):
+        def turn(self, run_id: str, owner: str, *rest: Any, **more: Any) -> Turn:
+            told = super().turn(run_id, owner, *rest, **more)
+            if owner != ELSEWHERE and threading.current_thread().name == "leases":
+                renewed.release()
+            return told
+
+    ledger = Renewed(store.database, store.completions_cache, lease_s=600)
     taken: list[int] = []
 
     class Slow:
         name, model_version = "slow", "slow-1"
 
         def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+            for _ in range(6):
+                clock.ahead += timedelta(seconds=300)
+                for _ in range(2):  # the first may have begun before the clock went on
+                    assert renewed.acquire(timeout=60), "nobody renews"
             with ThreadPoolExecutor(1) as pool:
-                time.sleep(2)
                 lane = (self.name, self.model_version)
                 [run] = ledger.runs()
                 found = pool.submit(ledger.turn, run.run_id, ELSEWHERE, [], {lane: 9}, Budget(), is_dead=lambda _: False).result()
