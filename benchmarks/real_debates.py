@@ -5,6 +5,7 @@ Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair 
 
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ from benchmarks.trainer_runs import Run, Spec, run
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
-from rlhf_pipeline.reward_model import TransformerRewardModel, load_reward_model
+from rlhf_pipeline.reward_model import EmbeddingRewardModel, TransformerRewardModel, load_reward_model
 from rlhf_pipeline.reward_model.judging import margins_of
 from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_of_mean, joint_model, open_test_split, preference_pairs
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +50,8 @@ LABELS: dict[str, dict[str, Any]] = {
 # Models whose score is the mean of others', of the same seed: what differs is what they learnt.
 MIXED = "one of each of the votes' labels"
 MEMBERS: dict[str, tuple[str, ...]] = {MIXED: (SOFT, ALL, ANNOTATORS, MAJORITY)}
+# A head on the encoder as it is, beside the seeds of what learnt the same: it sees sentences and length, and errs elsewhere.
+HEAD, BESIDE = f"{ALL}, head on the frozen encoder", f"{ALL}, mean of the seeds' and the head's scores"
 # By name: what is learnt, and what differs from the recipe.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label in LABELS} | {
     "160 steps": (SOFT, {"steps": 160}),
@@ -167,8 +171,18 @@ class LeftOut:
         return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
 
 
+def with_head(pairs: Path, label: str) -> tuple[EmbeddingRewardModel, float]:
+    """A head on the frozen encoder that learnt these pairs, and its CPU seconds, those of embedding every text with them."""
+    began = time.process_time()
+    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).embedding()).fit(pd.read_parquet(pairs))
+    return model, time.process_time() - began
+
+
 def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, Any]]]) -> LeftOut:
-    """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the annotator model is fitted without them too."""
+    """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the annotator model is fitted without them too.
+
+    Where ALL is among the variants, HEAD has one row of margins, and BESIDE its mean with those of all seeds.
+    """
     comparisons = real.comparisons[real.comparisons["split"] != "test"]
     debate = comparisons.set_index("comparison_id")["split_group"]
     fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
@@ -191,14 +205,26 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
     for (name, seed, k), one in runs.items():
         margins[name][seed, part == k] = margins_of(loaded(one), gold[part == k])
         cpu_s[name] += one.cpu_s / seeds / FOLDS
+    if ALL in variants:
+        margins[HEAD], cpu_s[HEAD] = np.full((1, len(gold)), np.nan), 0.0
+        for k in range(FOLDS):
+            head, spent_s = with_head(next(spec.train for (name, _, of), spec in specs.items() if (name, of) == (ALL, k)), ALL)
+            margins[HEAD][0, part == k] = margins_of(head, gold[part == k])
+            cpu_s[HEAD] += spent_s / FOLDS
+        margins[BESIDE] = np.concatenate([margins[ALL], margins[HEAD]]).mean(axis=0, keepdims=True)
+        cpu_s[BESIDE] = seeds * cpu_s[ALL] + cpu_s[HEAD]
     return LeftOut(gold, debate, margins, cpu_s)
 
 
+def all_ten(real: Real, label: str) -> Path:
+    """The pairs of all debates that hold no test pair, by a kind of labels. The annotator model knows their votes alone."""
+    of_ten = real.comparisons[real.comparisons["split"] != "test"]
+    return real.kept(f"ten-{list(LABELS).index(label)}", labelled(of_ten, real.votes, label))
+
+
 def of_all_ten(real: Real, seeds: int, label: str) -> list[Run]:
-    """By seed, what learnt a kind of labels from all debates that hold no test pair. The annotator model knows their votes alone."""
-    pairs = real.kept(
-        f"ten-{list(LABELS).index(label)}", labelled(real.comparisons[real.comparisons["split"] != "test"], real.votes, label)
-    )
+    """By seed, what learnt a kind of labels from all ten."""
+    pairs = all_ten(real, label)
     specs = [Spec(RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=NEVER_S) for seed in range(seeds)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda spec: run(spec, real.folder), specs))
@@ -214,7 +240,7 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
             margins[name] = np.mean([margins[member] for member in members], axis=0)
             cpu_s[name] = sum(cpu_s[member] for member in members)
     if seeds > 1:
-        for name in list(margins):
+        for name in [name for name, of in margins.items() if len(of) > 1]:
             margins[f"{name}, mean of the {seeds} seeds' scores"] = margins[name].mean(axis=0, keepdims=True)
             cpu_s[f"{name}, mean of the {seeds} seeds' scores"] = seeds * cpu_s[name]
     right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}  # of the seeds, for each pair

@@ -13,7 +13,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import refusals_named
 
 REPLACED = ".old"
-MODEL_FILES = re.compile(r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|\..+\.tmp)$")
+MODEL_FILES = re.compile(r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|frozen_head|\..+\.tmp)$")
 
 
 @contextmanager

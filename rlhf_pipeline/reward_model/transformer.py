@@ -16,7 +16,9 @@ from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, 
 from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
 from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
@@ -37,6 +39,7 @@ from rlhf_pipeline.reward_model.token_ids import Reader
 from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainingData, TrainingRecord
 from rlhf_pipeline.reward_model.transformer_files import (
     BACKBONE_FOLDER,
+    FROZEN_FOLDER,
     SCALE,
     KeptEncoder,
     backbone_files,
@@ -57,7 +60,8 @@ class TransformerRewardModel:
     """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see `RewardModel` for the protocol.
 
     The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its weights are trained. Longer texts are cut
-    as `Reader` says, and counted (`encoder.n_truncated`). `checkpoints` names a folder in which a killed `fit` finds what it had done, by
+    as `Reader` says, and counted (`encoder.n_truncated`). With `frozen_head` a head on the encoder as it is counts as one member more; it
+    learns all pairs anew in each fit, whatever the others start from. `checkpoints` names a folder in which a killed `fit` finds what it had done, by
     the trainer shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
     """
 
@@ -80,6 +84,7 @@ class TransformerRewardModel:
         self.score_mean_, self.score_std_ = 0.0, 1.0
         self.max_seq_ = 0
         self.networks_: list[Any] = []
+        self.frozen_: EmbeddingRewardModel | None = None
         self.n_replayed_ = 0
         self.length_slope_: float | None = None
         self._reader: Reader | None = None
@@ -110,6 +115,9 @@ class TransformerRewardModel:
             raise ConfigurationError(f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu.")
         if self.checkpoints is not None:
             refuse_foreign(self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training")
+        if self.params.frozen_head:
+            encoder = Encoder(self.encoder.choice, self.encoder.cache, max_tokens=self.params.max_tokens)  # with a count of its own
+            self.frozen_ = EmbeddingRewardModel(self._of_frozen_head(), encoder).fit(pairs, weights=weights, progress=progress)
         used = self._replayed(used, warm_start)
         data = self._data(used)
         self.networks_, self.records_ = [], []
@@ -122,9 +130,9 @@ class TransformerRewardModel:
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
-        scores = self._learn_score_scale(data)
+        scores = self._learn_score_scale(data, used)
         gaps = length_of(used["chosen"]) - length_of(used["rejected"])
-        self.length_slope_ = length_slope(scores[data.first] - scores[data.second], gaps, data.weights)
+        self.length_slope_ = length_slope(scores[: len(used)] - scores[len(used) :], gaps, data.weights)
         if self.checkpoints is not None and self.around.rank == 0:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
@@ -137,7 +145,10 @@ class TransformerRewardModel:
         prompts, completions, row = distinct_texts(prompts, completions)
         token_ids, place = self._read(prompts, completions)
         pooled = (pooled_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network) for network in self.networks_)
-        return finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place][row].T
+        scores = finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place]
+        if self.frozen_ is not None:
+            scores = np.column_stack([scores, self.frozen_.score(prompts, completions, progress=progress)])
+        return scores[row].T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
@@ -151,8 +162,14 @@ class TransformerRewardModel:
     @property
     def log_tie_width_(self) -> float | None:
         """The members' mean; None but for the loss davidson."""
-        widths = [record.log_tie_width for record in self.records_ if record.log_tie_width is not None]
+        own = None if self.frozen_ is None else self.frozen_.log_tie_width_
+        widths = [width for width in (*(record.log_tie_width for record in self.records_), own) if width is not None]
         return float(np.mean(widths)) if widths else None
+
+    @property
+    def n_cut(self) -> dict[str, int]:
+        """Texts of which the frozen head alone left something unread, by its parameter that says so."""
+        return {} if self.frozen_ is None else {"max_sentences": self.frozen_.n_cut["max_sentences"]}
 
     @property
     def reader(self) -> Reader:
@@ -164,18 +181,20 @@ class TransformerRewardModel:
     def weights_hash(self) -> str:
         self._require_fitted()
         parts = {f"{i}:{name}": part for i, network in enumerate(self.networks_) for name, part in self._parts(network).items()}
-        return tensors_hash(parts, self.score_mean_, self.score_std_)
+        own = tensors_hash(parts, self.score_mean_, self.score_std_)
+        return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. With adapters the backbone's own weights are not written: `encoder_hash` says which they are."""
+        """See `RewardModel`. With adapters the backbone's own weights are not written, and never the frozen head's encoder: `encoder_hash` says which."""
         from safetensors.torch import save
 
         self._require_fitted()
+        source = self.encoder.source if self.frozen_ is None else self.frozen_.encoder.source  # of what was loaded only the latter is whole
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
             "encoder_hash": self.encoder.hash,
-            "encoder_source": None if self.encoder.source is None else str(self.encoder.source),
+            "encoder_source": None if source is None else str(source),
             "backbone_hash": files_hash(self._files),
             "max_seq": self.max_seq_,
             "loss_curve": self.loss_curve_,
@@ -188,17 +207,19 @@ class TransformerRewardModel:
             for i, network in enumerate(self.networks_):
                 with writing_whole(made / member_file(i)) as file:
                     file.write(save({**self._parts(network), **self._scale()}))
+            if self.frozen_ is not None:
+                self.frozen_.save(made / FROZEN_FOLDER)
             write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; `encoder` matters to a model with adapters alone, which must be on the backbone they were fitted on."""
+        """See `RewardModel`; `encoder` matters to a model with adapters or a frozen head alone: it must be the one they were fitted on."""
         config = read_config(folder)
         if config["kind"] != cls.name:
             raise ModelError(f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use load_reward_model.")
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
-        backbone = Path(folder) / BACKBONE_FOLDER
+        backbone, whole = Path(folder) / BACKBONE_FOLDER, encoder
         if params.adapter == "none":
             # Its own weights are in the members' files: all that is left of the encoder is what it was.
             encoder = KeptEncoder(backbone, config)  # type: ignore[assignment]
@@ -216,6 +237,9 @@ class TransformerRewardModel:
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
+        if params.frozen_head:
+            whole = _with_window(whole or Encoder(config["encoder_source"]), params.max_tokens)
+            model.frozen_ = EmbeddingRewardModel.load(Path(folder) / FROZEN_FOLDER, encoder=whole)
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         if model.weights_hash != config["weights_hash"]:
@@ -325,13 +349,20 @@ class TransformerRewardModel:
         self.encoder.n_truncated += n_cut
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
-    def _learn_score_scale(self, data: TrainingData) -> Floats:
-        """Centre and scale of the scores; the scores of the distinct texts, not centred."""
+    def _learn_score_scale(self, data: TrainingData, pairs: pd.DataFrame) -> Floats:
+        """Centre of the networks' scores and scale of the mean of all members; that mean of the chosen and then the rejected, not centred."""
         raw = [pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network) for network in self.networks_]
-        scores = np.asarray(np.mean(raw, axis=0))
-        shown = scores[np.concatenate([data.first, data.second])]
-        self.score_mean_, self.score_std_ = float(shown.mean()), float(max(shown.std(), 1e-12))
-        return scores
+        shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
+        self.score_mean_ = float(shown.mean())
+        if self.frozen_ is not None:
+            own = self.frozen_.score([*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]])
+            shown = np.asarray((len(raw) * shown + own) / (len(raw) + 1))
+        self.score_std_ = float(max(shown.std(), 1e-12))
+        return shown
+
+    def _of_frozen_head(self) -> EmbeddingParams:
+        shared = set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"}
+        return EmbeddingParams(**{name: getattr(self.params, name) for name in sorted(shared)})
 
     def _reader_of(self, folder: Path) -> Reader:
         from transformers import AutoConfig
@@ -360,5 +391,5 @@ class TransformerRewardModel:
 def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
     """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then the same whoever handed it in."""
     if encoder is None or encoder.max_tokens != max_tokens:
-        return Encoder(encoder.choice if encoder else None, max_tokens=max_tokens)
+        return Encoder(encoder.choice if encoder else None, encoder.cache if encoder else None, max_tokens=max_tokens)
     return encoder

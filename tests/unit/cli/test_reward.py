@@ -223,14 +223,14 @@ def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHom
 
 @pytest.mark.slow
 def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
-    short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "start_from_probe=false", "--set", "n_resamples=100")
+    short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "frozen_head=true", "--set", "n_resamples=100")
     rows = [row | {"label_seq": 9000} if row["soft_label"] is not None else row for row in lines(files(mine).training_data)]
     files(mine).training_data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     mine.rlhf("reward", "train", "--kind", "transformer", "--set", "label=annotators", *short)
     version = champions(mine).registry.get("reward_model", "candidate")
     assert version is not None
     assert (version.params["label"], version.data_seq) == ("annotators", 9000)  # what it learnt from has seen later votes than the pairs
-    assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
+    assert (version.params["kind"], version.params["steps"], version.params["frozen_head"]) == ("transformer", 3, True)
     assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()  # what a killed one would leave
     mine.rlhf("reward", "predict", "--input", str(asked(PAIR)), "--model", version.label, "--out", str(tmp_path / "out.jsonl"))
     (row,) = lines(tmp_path / "out.jsonl")

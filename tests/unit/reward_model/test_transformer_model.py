@@ -7,7 +7,14 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
-from rlhf_pipeline.reward_model import REWARD_MODELS, fit_reward_model, load_reward_model
+from rlhf_pipeline.reward_model import (
+    REWARD_MODELS,
+    EmbeddingParams,
+    EmbeddingRewardModel,
+    RewardModelParams,
+    fit_reward_model,
+    load_reward_model,
+)
 from rlhf_pipeline.reward_model.base import disagreement
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.network import padded
@@ -430,3 +437,86 @@ def test_a_checkpoint_folder_is_gone_after_a_whole_fit(bert, fitted, tmp_path):
     model = TransformerRewardModel(fitted.params, fitted.encoder, checkpoints=tmp_path / "checkpoints")
     assert model.fit(word_pairs()).weights_hash == fitted.weights_hash
     assert not (tmp_path / "checkpoints").exists()
+
+
+# --- a head on the backbone as it is, beside ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(bert):
+    return model_on(bert, n_members=2, frozen_head=True).fit(word_pairs())
+
+
+def test_a_frozen_head_is_one_member_more_and_learns_the_same(beside, bert):
+    pairs = word_pairs(seed=1)
+    prompts, texts = pairs["prompt"].tolist(), pairs["chosen"].tolist()
+    members = beside.member_scores(prompts, texts)
+    two = model_on(bert, n_members=2).fit(word_pairs())
+    head = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(word_pairs())
+    np.testing.assert_allclose(members[:2], two.member_scores(prompts, texts), atol=1e-6)
+    np.testing.assert_array_equal(members[2], head.score(prompts, texts))
+    np.testing.assert_allclose(beside.score(prompts, texts), members.mean(axis=0))
+    assert accuracy(beside, pairs) > 0.9
+    assert beside.weights_hash not in (two.weights_hash, head.weights_hash)
+
+
+def test_with_a_frozen_head_scores_are_centred_and_standardised_too(beside):
+    pairs = word_pairs()
+    scores = beside.score([*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]])
+    assert abs(scores.mean()) < 1e-5
+    assert beside.standardised(scores).std() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_one_network_and_a_frozen_head_disagree_with_each_other(bert):
+    model = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
+    assert disagreement(model, ["ask 1"], ["kind warm"], ["curt cold"])[0] > 0
+
+
+def test_a_frozen_head_is_saved_with_the_others_and_loaded_with_its_encoder(beside, bert, tmp_path):
+    beside.save(tmp_path / "model")
+    beside.save(tmp_path / "model")  # over itself: the folder is known as a model's
+    asked = (["ask 1", "ask 2"], ["kind warm", "curt. Long, cold!"])
+    for encoder in (None, Encoder(bert, max_tokens=24), Encoder(bert, max_tokens=200)):
+        again = load_reward_model(tmp_path / "model", encoder=encoder)
+        np.testing.assert_array_equal(again.score(*asked), beside.score(*asked))
+        assert (again.weights_hash, again.score_std_) == (beside.weights_hash, beside.score_std_)
+    again.save(tmp_path / "copy")
+    assert load_reward_model(tmp_path / "copy").weights_hash == beside.weights_hash
+
+
+def test_a_frozen_head_that_was_exchanged_is_missing_or_of_another_encoder_is_refused(beside, bert, tmp_path):
+    beside.save(tmp_path / "model")
+    other = Encoder(save_tiny_bert(tmp_path / "other", seed=9), max_tokens=24)
+    with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
+        load_reward_model(tmp_path / "model", encoder=other)
+    kept = (tmp_path / "model" / "frozen_head").rename(tmp_path / "kept")
+    with pytest.raises(ModelNotFound, match="frozen_head"):
+        load_reward_model(tmp_path / "model")
+    EmbeddingRewardModel(EmbeddingParams(l2_grid=[30.0]), Encoder(bert, max_tokens=24)).fit(word_pairs()).save(kept)
+    kept.rename(tmp_path / "model" / "frozen_head")
+    with pytest.raises(ModelHashMismatch, match="are not those its"):
+        load_reward_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"loss": "davidson"}, {"label": "majority", "loss": "margin", "margin_scale": 0.5}], ids=lambda c: c["loss"]
+)
+def test_a_frozen_head_learns_by_the_loss_of_the_others(bert, tmp_path, changes):
+    model = model_on(bert, frozen_head=True, steps=2, **changes).fit(word_pairs())
+    assert {name: getattr(model.frozen_.params, name) for name in changes} == changes
+    model.save(tmp_path / "model")
+    again = load_reward_model(tmp_path / "model")
+    assert again.log_tie_width_ == model.log_tie_width_
+    np.testing.assert_array_equal(again.score(["ask 1"], ["kind"]), model.score(["ask 1"], ["kind"]))
+
+
+def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(bert):
+    first = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
+    both = pd.concat([word_pairs(), word_pairs(8, seed=5, first_seq=1000)], ignore_index=True)
+    model = model_on(bert, frozen_head=True, steps=2, replay=0.2)
+    report = fit_reward_model(both, RewardModelParams(min_pairs=10), model=model, warm_start=first).report
+    alone = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(both)
+    assert model.frozen_.weights_hash == alone.weights_hash
+    assert report.n_replayed
+    assert report.n_learnt < report.n_train
+    assert "max_sentences" in report.truncated
