@@ -171,7 +171,7 @@ class LeftOut:
         return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
 
 
-def with_head(pairs: Path, label: str) -> tuple[EmbeddingRewardModel, float]:
+def with_head(pairs: str, label: str) -> tuple[EmbeddingRewardModel, float]:
     """A head on the frozen encoder that learnt these pairs, and its CPU seconds, those of embedding every text with them."""
     began = time.process_time()
     model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).embedding()).fit(pd.read_parquet(pairs))
@@ -216,7 +216,7 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
     return LeftOut(gold, debate, margins, cpu_s)
 
 
-def all_ten(real: Real, label: str) -> Path:
+def all_ten(real: Real, label: str) -> str:
     """The pairs of all debates that hold no test pair, by a kind of labels. The annotator model knows their votes alone."""
     of_ten = real.comparisons[real.comparisons["split"] != "test"]
     return real.kept(f"ten-{list(LABELS).index(label)}", labelled(of_ten, real.votes, label))

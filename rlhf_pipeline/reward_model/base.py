@@ -85,7 +85,9 @@ def disagreement(model: RewardModel, prompts: Sequence[str], a: Sequence[str], b
     """
     both = model.member_scores([*prompts, *prompts], [*a, *b], progress=progress)
     if len(both) < 2:
-        raise ModelError("One member alone has no disagreement. Fit the reward model with n_members of 2 or more.")
+        raise ModelError(
+            "One member alone has no disagreement. Fit the reward model with n_members of 2 or more, or a transformer with frozen_head."
+        )
     margins = both[:, : len(prompts)] - both[:, len(prompts) :]
     return np.asarray(preference_probability(margins).std(axis=0), dtype=np.float64)
 

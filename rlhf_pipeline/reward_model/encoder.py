@@ -176,6 +176,8 @@ class Encoder:
             logging.disable_progress_bar()  # a bar over 101 tensors says nothing
 
             tokenizer = AutoTokenizer.from_pretrained(self.folder)
+            if tokenizer.pad_token is None:  # as of many causal models; what is padded is masked
+                tokenizer.pad_token = tokenizer.eos_token
             model = AutoModel.from_pretrained(self.folder, dtype=torch.float32).eval()
             self._loaded = tokenizer, model
         return self._loaded

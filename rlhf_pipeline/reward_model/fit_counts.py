@@ -13,8 +13,8 @@ WINDOW = "window"  # of the encoder; the other rules are parameters of the model
 def learnt_pairs(train: pd.DataFrame, weights: Floats, model: RewardModel, warm_start: RewardModel | None) -> dict[str, int]:
     """Of a fitted `model`: n_learnt, the pairs of `train` that moved it, which are n_new and n_replayed, those its start had seen before.
 
-    Only a transformer passes over what its start has seen, but for some that it replays; all pairs of other fits are new. `weights` (n,) are
-    what `fit` was given.
+    Only a transformer passes over what its start has seen, but for some that it replays (a frozen head of it learns all); all pairs of
+    other fits are new. `weights` (n,) are what `fit` was given.
     """
     if not isinstance(model, TransformerRewardModel):
         n = int((weights > 0).sum())

@@ -85,7 +85,7 @@ def fit_reward_model(
         margin=_margin(model, train, params, weights, ceiling),
         loss=getattr(own, "loss", params.loss),
         label=learnt.label,
-        n_members=getattr(own, "n_members", 1),
+        n_members=getattr(own, "n_members", 1) + int(getattr(own, "frozen_head", False)),
         log_tie_width=getattr(model, "log_tie_width_", None),
         loss_curve=tuple(model.loss_curve_),
         held_out_loss={f"{l2:g}": loss for l2, loss in getattr(model, "held_out_loss_", {}).items()},

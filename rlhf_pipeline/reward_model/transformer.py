@@ -18,9 +18,10 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
+from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fitted_head, loaded_head
 from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
 from rlhf_pipeline.reward_model.length import length_of, length_slope
 from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
@@ -39,7 +40,6 @@ from rlhf_pipeline.reward_model.token_ids import Reader
 from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainingData, TrainingRecord
 from rlhf_pipeline.reward_model.transformer_files import (
     BACKBONE_FOLDER,
-    FROZEN_FOLDER,
     SCALE,
     KeptEncoder,
     backbone_files,
@@ -61,8 +61,10 @@ class TransformerRewardModel:
 
     The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its weights are trained. Longer texts are cut
     as `Reader` says, and counted (`encoder.n_truncated`). With `frozen_head` a head on the encoder as it is counts as one member more; it
-    learns all pairs anew in each fit, whatever the others start from. `checkpoints` names a folder in which a killed `fit` finds what it had done, by
-    the trainer shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
+    learns all pairs anew in each fit, whatever the others start from.
+
+    `checkpoints` names a folder in which a killed `fit` finds what it had done, by the trainer shared_text; it is removed after a whole
+    one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -116,8 +118,8 @@ class TransformerRewardModel:
         if self.checkpoints is not None:
             refuse_foreign(self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training")
         if self.params.frozen_head:
-            encoder = Encoder(self.encoder.choice, self.encoder.cache, max_tokens=self.params.max_tokens)  # with a count of its own
-            self.frozen_ = EmbeddingRewardModel(self._of_frozen_head(), encoder).fit(pairs, weights=weights, progress=progress)
+            whole = self.encoder if self.frozen_ is None else self.frozen_.encoder  # of what was loaded only the latter is
+            self.frozen_ = fitted_head(pairs, self.params, whole, self.reader.max_tokens, weights=weights, progress=progress)
         used = self._replayed(used, warm_start)
         data = self._data(used)
         self.networks_, self.records_ = [], []
@@ -185,7 +187,7 @@ class TransformerRewardModel:
         return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. With adapters the backbone's own weights are not written, and never the frozen head's encoder: `encoder_hash` says which."""
+        """See `RewardModel`. The backbone's own weights are not written with adapters, nor for a frozen head: `encoder_hash` says which."""
         from safetensors.torch import save
 
         self._require_fitted()
@@ -213,7 +215,7 @@ class TransformerRewardModel:
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; `encoder` matters to a model with adapters or a frozen head alone: it must be the one they were fitted on."""
+        """See `RewardModel`; `encoder` matters to adapters and a frozen head alone: it must be the one they were fitted on."""
         config = read_config(folder)
         if config["kind"] != cls.name:
             raise ModelError(f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use load_reward_model.")
@@ -238,8 +240,7 @@ class TransformerRewardModel:
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
         if params.frozen_head:
-            whole = _with_window(whole or Encoder(config["encoder_source"]), params.max_tokens)
-            model.frozen_ = EmbeddingRewardModel.load(Path(folder) / FROZEN_FOLDER, encoder=whole)
+            model.frozen_ = loaded_head(Path(folder), whole or Encoder(config["encoder_source"]), model.reader.max_tokens)
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         if model.weights_hash != config["weights_hash"]:
@@ -350,7 +351,7 @@ class TransformerRewardModel:
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
     def _learn_score_scale(self, data: TrainingData, pairs: pd.DataFrame) -> Floats:
-        """Centre of the networks' scores and scale of the mean of all members; that mean of the chosen and then the rejected, not centred."""
+        """Centre of the networks' scores, scale of all members' mean; that mean, not centred, of the chosen and then the rejected."""
         raw = [pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network) for network in self.networks_]
         shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
         self.score_mean_ = float(shown.mean())
@@ -359,10 +360,6 @@ class TransformerRewardModel:
             shown = np.asarray((len(raw) * shown + own) / (len(raw) + 1))
         self.score_std_ = float(max(shown.std(), 1e-12))
         return shown
-
-    def _of_frozen_head(self) -> EmbeddingParams:
-        shared = set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"}
-        return EmbeddingParams(**{name: getattr(self.params, name) for name in sorted(shared)})
 
     def _reader_of(self, folder: Path) -> Reader:
         from transformers import AutoConfig

@@ -10,7 +10,6 @@ from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import finite
 
 BACKBONE_FOLDER = "backbone"
-FROZEN_FOLDER = "frozen_head"  # a whole embedding model
 BACKBONE_FILES = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
     "merges.txt", "tokenizer.model", "spiece.model",

@@ -23,8 +23,8 @@ class FineTuningParams(OptimisationParams, NetworkParams):
     )
     frozen_head: bool = Field(
         default=False,
-        description="One member more: the embedding kind's head on the backbone as it is, which sees sentences and length and errs "
-        "elsewhere; a score is the mean of all",
+        description="One member more: the embedding kind's head on the backbone as it is, which sees sentences and length, learns all "
+        "pairs in each fit and errs elsewhere; a score is the mean of all. It needs two prompts, and not only ties",
     )
     probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
     replay: float = Field(

@@ -520,3 +520,44 @@ def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(b
     assert report.n_replayed
     assert report.n_learnt < report.n_train
     assert "max_sentences" in report.truncated
+    assert report.n_members == 2, "the network and the head"
+
+
+def test_a_frozen_head_has_the_networks_window_where_the_backbone_has_fewer_positions_than_max_tokens(bert, tmp_path):
+    model = TransformerRewardModel(TransformerParams(**(SMALL | {"max_tokens": 200, "frozen_head": True, "steps": 2})), Encoder(bert))
+    model.fit(word_pairs())
+    model.save(tmp_path / "model")
+    long = ["kind " * 90]
+    np.testing.assert_array_equal(load_reward_model(tmp_path / "model").score(["ask 1"], long), model.score(["ask 1"], long))
+    assert model.frozen_.encoder.max_tokens == 32
+    assert model.frozen_.encoder.n_truncated
+
+
+def test_a_frozen_head_on_a_backbone_without_a_padding_token_and_beside_adapters(tmp_path):
+    folder = save_tiny_llama(tmp_path / "llama")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            kept = {key: value for key, value in json.loads((folder / name).read_text()).items() if key != "pad_token"}
+            (folder / name).write_text(json.dumps(kept))
+    model = model_on(folder, adapter="lora", lora_rank=4, steps=2, frozen_head=True).fit(word_pairs())
+    model.save(tmp_path / "model")
+    asked = (["ask 1", "ask 2"], ["kind warm", "curt long cold wrong"])
+    np.testing.assert_array_equal(load_reward_model(tmp_path / "model").score(*asked), model.score(*asked))
+    assert model.score([], []).shape == (0,)
+    assert model.member_scores([], []).shape == (2, 0)
+
+
+def test_a_frozen_head_makes_do_with_two_prompts_and_says_what_to_leave_out_with_one(bert):
+    assert model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(2)).frozen_.params.folds == 2
+    with pytest.raises(NotEnoughData, match=r"frozen head cannot be fitted.*leave frozen_head out"):
+        model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(1))
+    ties = word_pairs().assign(agreement=0.5, n_votes=0, n_ties=5)
+    with pytest.raises(NotEnoughData, match="leave frozen_head out"):
+        model_on(bert, frozen_head=True, steps=2).fit(ties)
+
+
+def test_a_loaded_model_with_a_frozen_head_is_fitted_again(beside, bert, tmp_path):
+    beside.save(tmp_path / "model")
+    pairs = word_pairs(seed=3, first_seq=1000)
+    again = load_reward_model(tmp_path / "model").fit(pairs, warm_start=beside)
+    assert again.weights_hash == model_on(bert, n_members=2, frozen_head=True).fit(pairs, warm_start=beside).weights_hash
