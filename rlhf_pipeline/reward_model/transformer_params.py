@@ -21,12 +21,12 @@ class FineTuningParams(OptimisationParams, NetworkParams):
         description="The head starts as the best one on the untrained backbone, not at random (Kumar et al. 2022): it fits what is "
         "trained on sooner, and new topics no better",
     )
+    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
     frozen_head: bool = Field(
         default=False,
         description="One member more: the embedding kind's head on the backbone as it is, which sees sentences and length, learns all "
         "pairs in each fit and errs elsewhere; a score is the mean of all. It needs two prompts, and not only ties",
     )
-    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
     replay: float = Field(
         default=1.0, ge=0, le=100, description="Warm start: old pairs, drawn anew for each fit, per pair that the other model has not seen"
     )

@@ -417,6 +417,7 @@ def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None
     all_sent(page)
     log_in(page, site, site.add("bo@example.org"))
     page.get_by_text("Everything that was offered is judged by others").wait_for()
+    assert len(site.votes(ann)) == 2, "a vote for each card that was dealt, none for an empty page"
 
 
 def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) -> None:
@@ -473,3 +474,4 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
     page.wait_for_load_state("networkidle")  # a card whose lease is still being answered is given back by its end alone
     page.goto(site.url + "/me")
     until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")
+    assert site.votes(ann) == [], "and nothing was said of them"
