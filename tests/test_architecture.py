@@ -4,11 +4,11 @@ Imports inside functions count. A change of these rules is a change of this file
 """
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
@@ -80,9 +80,18 @@ APPLICATION_ALLOWED: dict[str, set[str]] = {
 }
 
 
-def imports(path: Path, *, top_only: bool = False) -> Iterator[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path, *, top_only: bool = False) -> tuple[str, ...]:
     """Full names of all modules that `path` imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_imports(path, tree_of(path), top_only))
+
+
+def _imports(path: Path, tree: ast.Module, top_only: bool) -> Iterator[str]:
     for node in tree.body if top_only else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,60 +109,74 @@ def room(path: Path) -> str:
     return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", library_files(), ids=lambda p: str(p.relative_to(LIBRARY)))
-def test_a_module_imports_only_what_stands_before_it(path: Path) -> None:
-    mine = room(path)
-    assert mine in ALLOWED, f"{mine} is a new room: say in this file what it may import"
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "rlhf_pipeline" and len(parts) > 1 and parts[1] in ALLOWED:
-            assert parts[1] == mine or parts[1] in ALLOWED[mine], f"{mine} may not import {parts[1]}"
-
-
-@pytest.mark.parametrize("path", library_files(), ids=lambda p: str(p.relative_to(LIBRARY)))
-def test_a_library_is_imported_by_its_owner_alone(path: Path) -> None:
-    here = path.relative_to(LIBRARY).as_posix()
-    for name in imports(path):
-        owners = OWNERS.get(name.split(".")[0])
-        assert owners is None or any(here.startswith(owner) for owner in owners), (
-            f"{here} imports {name}, owned by {owners or 'the application'}"
-        )
-
-
-@pytest.mark.parametrize("path", library_files(), ids=lambda p: str(p.relative_to(LIBRARY)))
-def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
-    heavy = {name.split(".")[0] for name in imports(path, top_only=True)} & HEAVY
-    assert not heavy, f"{path.name} imports {heavy} at module top: definitions would load in seconds, not in one"
-
-
 def application_files() -> list[Path]:
     return [path for folder in APPLICATION for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("path", application_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_applications_arrows_point_one_way(path: Path) -> None:
-    folder = path.relative_to(ROOT).parts[0]
+def test_modules_import_only_earlier_packages() -> None:
+    unknown = {room(path) for path in library_files()} - set(ALLOWED)
+    assert not unknown, f"{sorted(unknown)} are new: say in this file what they may import"
+    offenders = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in library_files()
+        for name in imports(path)
+        if (parts := name.split("."))[0] == "rlhf_pipeline"
+        and len(parts) > 1
+        and parts[1] in ALLOWED
+        and parts[1] not in {room(path), *ALLOWED[room(path)]}
+    ]
+    assert offenders == []
+
+
+def test_each_library_is_imported_by_its_owner_alone() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)} imports {name}, owned by {owners or 'the application'}"
+        for path in library_files()
+        for name in imports(path)
+        if (owners := OWNERS.get(name.split(".")[0])) is not None and not path.relative_to(LIBRARY).as_posix().startswith(owners)
+    ]
+    assert offenders == []
+
+
+def test_heavy_libraries_are_imported_inside_functions() -> None:
+    """At module top they would make the definitions load in seconds instead of one."""
+    offenders = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in library_files()
+        for name in imports(path, top_only=True)
+        if name.split(".")[0] in HEAVY
+    ]
+    assert offenders == []
+
+
+def test_application_folders_import_one_way() -> None:
     own = {*APPLICATION, "definitions", "rlhf_pipeline"}
-    for name in imports(path):
-        top = name.split(".")[0]
-        assert top not in own or top in APPLICATION_ALLOWED[folder], f"{path.name} may not import {top}"
+    offenders = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in application_files()
+        for name in imports(path)
+        if (top := name.split(".")[0]) in own and top not in APPLICATION_ALLOWED[path.relative_to(ROOT).parts[0]]
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", application_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_annotations_stay_objects_in_the_dagster_folders(path: Path) -> None:
-    assert "__future__.annotations" not in set(imports(path)), "it breaks annotated context and dg.Config parameters"
+def test_dagster_folders_do_not_postpone_annotations() -> None:
+    """It breaks annotated `context` and `dg.Config` parameters."""
+    offenders = [path.relative_to(ROOT).as_posix() for path in application_files() if "__future__.annotations" in set(imports(path))]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", [*library_files(), *application_files()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_module_says_what_it_knows(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} opens without a docstring"
+def test_every_module_has_a_docstring() -> None:
+    files = [*library_files(), *application_files()]
+    offenders = [path.relative_to(ROOT).as_posix() for path in files if not ast.get_docstring(tree_of(path))]
+    assert offenders == []
 
 
 def test_only_settings_read_the_environment() -> None:
     readers = {
         path.relative_to(ROOT).as_posix()
         for path in library_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     }
     # The commands hand an environment on to the processes they start.
@@ -167,8 +190,6 @@ def test_only_settings_read_the_environment() -> None:
 
 
 def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
-    import subprocess
-
     script = f"import sys; import definitions; print(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
     loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     assert loaded == ""
@@ -177,17 +198,19 @@ def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
 GENERATES = {"generate", "complete", "stream", "call", "generate_batch"}  # methods of policies, models and backends
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*sorted((ROOT / "assets").rglob("*.py")), *sorted((LIBRARY / "evaluation").rglob("*.py"))],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_assets_generate_through_the_engine_alone(path: Path) -> None:
-    """What is written around it stands in no ledger, is paid for again and knows no budget."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        assert method not in GENERATES, f"{path.name}:{node.lineno} calls .{method}() itself: ask rlhf_pipeline.completions with a ledger"
-        asks = getattr(node.func, "id", "") in {"BackendTexts", "evaluate", "outcomes", "answers"}
-        assert not asks or any(keyword.arg == "ledger" for keyword in node.keywords), f"{path.name}:{node.lineno} names no ledger"
+def test_assets_generate_through_the_engine_alone() -> None:
+    """A direct call stands in no ledger, is paid for again and knows no budget."""
+    files = [*sorted((ROOT / "assets").rglob("*.py")), *sorted((LIBRARY / "evaluation").rglob("*.py"))]
+    calls = [(path, node) for path in files for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    direct = [
+        f"{path.relative_to(ROOT)}:{node.lineno} calls .{node.func.attr}(); ask rlhf_pipeline.completions with a ledger"
+        for path, node in calls
+        if isinstance(node.func, ast.Attribute) and node.func.attr in GENERATES
+    ]
+    without_ledger = [
+        f"{path.relative_to(ROOT)}:{node.lineno} names no ledger"
+        for path, node in calls
+        if getattr(node.func, "id", "") in {"BackendTexts", "evaluate", "outcomes", "answers"}
+        and not any(keyword.arg == "ledger" for keyword in node.keywords)
+    ]
+    assert direct + without_ledger == []

@@ -29,7 +29,6 @@ MEMBERS = {
 }  # fmt: skip
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
 FORBIDDEN = ("response", "labeler", "labeller", "rater", "seamless", "powerful", "cutting-edge", "state-of-the-art", "simply", "blazing")
-EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
 def text_of(*pages: Path) -> str:
@@ -60,9 +59,10 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_a_setting_stands_in_the_table_with_its_default_and_meaning(name: str) -> None:
-    assert setting_row(name) in text_of(ROOT / "docs" / "operations.md"), "copy the line above into docs/operations.md"
+def test_every_setting_is_documented() -> None:
+    table = text_of(ROOT / "docs" / "operations.md")
+    missing = [row for row in map(setting_row, Settings.model_fields) if row not in table]
+    assert missing == [], "copy these lines into docs/operations.md"
 
 
 def test_no_setting_is_named_that_does_not_exist() -> None:
@@ -71,16 +71,18 @@ def test_no_setting_is_named_that_does_not_exist() -> None:
     assert named <= known | {ENV_PREFIX}
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, mapping in MEMBERS.items() for name in mapping])
-def test_a_member_of_a_mapping_is_in_extending(kind: str, name: str) -> None:
-    assert f"`{name}`" in text_of(ROOT / "docs" / "extending.md"), f"{kind} {name}"
+def test_every_member_of_a_mapping_is_in_extending() -> None:
+    page = text_of(ROOT / "docs" / "extending.md")
+    assert [f"{kind} {name}" for kind, mapping in MEMBERS.items() for name in mapping if f"`{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("command", sorted(commands()))
-def test_a_command_is_in_the_documents(command: str) -> None:
+def is_documented(command: str) -> bool:
     *group, name = command.split()
-    named = command in DOCS or (group[-1:] == ["export"] and re.search(rf"rlhf export .*\b{name}\b", DOCS))
-    assert named, f"`{command}` is in no document"
+    return command in DOCS or (group[-1:] == ["export"] and re.search(rf"rlhf export .*\b{name}\b", DOCS) is not None)
+
+
+def test_every_command_is_documented() -> None:
+    assert [command for command in sorted(commands()) if not is_documented(command)] == []
 
 
 @pytest.mark.parametrize("kind", ["jobs", "sensors", "schedules"])
@@ -103,31 +105,26 @@ def test_the_picture_is_that_of_the_definitions() -> None:
     assert (ROOT / "docs" / "graph.svg").read_text(encoding="utf-8") == draw_graph.svg(draw_graph.graph()), "run `make graph`"
 
 
-@EVERY_PAGE
-def test_a_relative_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+def test_relative_links_lead_somewhere() -> None:
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))]
+    assert [f"{page.name}: {link}" for page, link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@EVERY_PAGE
-def test_a_make_target_exists(page: Path) -> None:
-    code = "\n".join(a or b for a, b in re.findall(r"`([^`\n]+)`|^(make .*)$", text_of(page), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)\b", code))
-    assert named <= make_targets()
+def test_named_make_targets_exist() -> None:
+    code = "\n".join(a or b for a, b in re.findall(r"`([^`\n]+)`|^(make .*)$", DOCS, re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)\b", code)) <= make_targets()
 
 
-@EVERY_PAGE
-def test_the_words_are_those_of_the_vocabulary(page: Path) -> None:
-    found = [word for word in FORBIDDEN if re.search(rf"\b{word}s?\b", text_of(page), re.IGNORECASE)]
-    assert found == []
+def test_documents_use_the_vocabulary() -> None:
+    offenders = [(page.name, word) for page in PAGES for word in FORBIDDEN if re.search(rf"\b{word}s?\b", text_of(page), re.IGNORECASE)]
+    assert offenders == []
 
 
-@EVERY_PAGE
-def test_a_path_of_the_checkout_exists(page: Path) -> None:
+def test_named_paths_exist() -> None:
     """Paths in code marks that begin with a folder of the checkout."""
     folders = "rlhf_pipeline|assets|resources|jobs|sensors|demo|tests|docs|benchmarks|dagster_home"
-    paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text_of(page))
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", DOCS)
+    assert sorted({path for path in paths if not (ROOT / path).exists()}) == []
 
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:

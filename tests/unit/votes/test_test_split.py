@@ -200,10 +200,14 @@ def learning_code() -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", learning_code(), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_nobody_takes_test_pairs_past_the_door(path: Path) -> None:
-    here = path.relative_to(ROOT).as_posix()
-    source = path.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    found = [n for n in takes_test(source) if here not in NAMES and not any(words in lines[n - 1] for words in HARMLESS.get(here, ()))]
-    assert not found, f"{here}, lines {found}: take test pairs through rlhf_pipeline.votes.open_test_split, which records who looked"
+def test_nobody_takes_test_pairs_past_the_door() -> None:
+    """`rlhf_pipeline.votes.open_test_split` records each look."""
+    offenders = []
+    for path in learning_code():
+        here = path.relative_to(ROOT).as_posix()
+        source = path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        harmless = HARMLESS.get(here, ())
+        found = [] if here in NAMES else [n for n in takes_test(source) if not any(words in lines[n - 1] for words in harmless)]
+        offenders += [f"{here}:{line}" for line in found]
+    assert offenders == []
