@@ -42,8 +42,15 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	rm -rf -- "$$RLHF_HOME"
 	echo "$$RLHF_HOME deleted; .venv kept"
 
-test: install ## every test
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE REQUIRE_POSTGRES=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=30 --durations-min=10
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=30 --durations-min=5
+
+test: install ## the fast tests and one run of the whole loop; no network, Postgres or browser needed
+	@$(PYTEST)
+
+test-rest: install ## all other tests: web, browser, daemons, kills, providers, trainings, Postgres
+	@REQUIRE_POSTGRES=1 $(PYTEST) --rest --postgres tests
+
+test-all: test test-rest ## every test
 
 browser: install ## Chromium for the browser tests, from Debian where it is missing
 	@$(BIN)/python -m tests.browser.chromium || (apt-get update && apt-get install -y chromium)
@@ -53,7 +60,7 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint test ## ruff + mypy + every test
+check: lint test ## ruff, mypy and the fast tests
 
 dev: install ## the web app, Dagster's web server and daemon and MLflow's UI on loopback
 	@$(BIN)/rlhf dev
@@ -64,4 +71,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each (not bench_learning.py, which runs five of them again)
 	@broken=0; for script in benchmarks/bench_*.py; do case "$$script" in */bench_learning.py) continue;; esac; echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test browser lint check dev graph bench
+.PHONY: help install demo demo-clean test test-rest test-all browser lint check dev graph bench

@@ -1,37 +1,66 @@
-"""Which tests go to the same worker when several run at once (`-n 2`). Knows paths only.
+"""How the suite is divided: by folder into a fast tier and the rest, by database, and by worker."""
 
-By path and not by the mark `xdist_group`: since pytest 9.2 the name that pytest-xdist 3.8 appends to a test's id is lost.
-"""
-
-from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
+from tests.once import migrated  # noqa: F401 (fixture)
 from tests.postgres import migrated_postgres, migrated_postgres_url, postgres, postgres_url  # noqa: F401 (fixtures)
 
-# First match wins; every other file is a group of its own. Within a group projects are built once and shared; two daemons
-# at once would want four cores.
-GROUPS = {
-    "tests/pipeline/test_daemon*": "daemon",
-    "tests/pipeline/test_definitions.py": "definitions",
-    "tests/pipeline/test_network.py": "network",
-    "tests/pipeline/*": "pipeline",
-}
+# Long files start first, so that no worker ends minutes after the others. Two daemons at once would want four cores.
+LONG = ("tests/daemon", "tests/pipeline", "tests/browser", "tests/training", "tests/postgres")
+ONE_AT_A_TIME = ("tests/daemon",)
 
 
-def group_of(nodeid: str) -> str:
-    """The group of a test, by its file."""
-    path = nodeid.partition("::")[0]
-    return next((group for pattern, group in GROUPS.items() if fnmatch(path, pattern)), path)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rlhf_pipeline")
+    group.addoption("--postgres", action="store_true", help="run tests with the fixture `url` on Postgres too")
+    group.addoption("--rest", action="store_true", help="leave out the fast tier: what pytest runs when no path is given")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # the order of collection stands: LONG first
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The fixture `url` names a database: SQLite, with `--postgres` also Postgres."""
+    if "url" in metafunc.fixturenames and "url" not in _parametrized(metafunc):
+        databases = ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"]
+        metafunc.parametrize("url", databases, indirect=True)
+
+
+def _parametrized(metafunc: pytest.Metafunc) -> set[str]:
+    named = (mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    return {name.strip() for names in named for name in (names.split(",") if isinstance(names, str) else names)}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unwanted = [item for item in items if not _is_wanted(item, config)]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if item not in set(unwanted)]
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    callspec = getattr(item, "callspec", None)
+    is_on_postgres = callspec is not None and callspec.params.get("url") == "postgres"
+    if is_on_postgres:
+        return bool(config.getoption("--postgres"))
+    return not (config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths"))))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByGroup(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid)
+    class ByFile(LoadScopeScheduling):
+        """By path and not by the mark `xdist_group`: pytest 9.2 and pytest-xdist 3.8 lose the name appended to a test's id."""
 
-    return ByGroup(config, log)
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((folder for folder in ONE_AT_A_TIME if path.startswith(folder)), path)
+
+    return ByFile(config, log)

@@ -67,7 +67,6 @@ def test_votes_cast_without_a_network_are_sent_when_it_is_back(site: People, con
     assert not page.is_visible("#banner")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
 def test_a_minute_without_a_network_loses_and_doubles_nothing(
     site: People, context: Any, page: Any, capsys: pytest.CaptureFixture[str]

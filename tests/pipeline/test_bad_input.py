@@ -17,8 +17,6 @@ from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
 
-pytestmark = pytest.mark.slow
-
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 
 

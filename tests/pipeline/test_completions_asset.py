@@ -16,7 +16,7 @@ from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
-from tests.unit.completions.asking import prompts_of
+from tests.providers.asking import prompts_of
 
 DAY = "2026-01-02"
 KEY = "sk-canary-2b8e"

@@ -25,8 +25,6 @@ from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
 from sensors.runs import run_of
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
 RETRAINING = {

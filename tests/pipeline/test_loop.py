@@ -17,8 +17,6 @@ from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
 from rlhf_pipeline.votes import latest_pairs
 
-pytestmark = pytest.mark.slow
-
 DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 LEARNING = ("annotator_model", "reward_model", "calibration")

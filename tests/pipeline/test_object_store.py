@@ -16,12 +16,10 @@ from rlhf_pipeline.config import ENV_PREFIX
 from rlhf_pipeline.records import CalibrationReport, ModelVersion, utc_now
 from tests.s3 import S3, local_s3
 
-pytestmark = pytest.mark.slow
-
 COLLECTION = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 SMALL = {"prompts": {"n": 12}, "completions": {"max_new_tokens": 8}, "comparisons": {"pairs_per_prompt": 6}}
-IN_PROCESSES = Path(__file__).with_name("step_processes.py")
+IN_PROCESSES = Path(__file__).parents[1] / "processes" / "step_processes.py"
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,6 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(tmp_path: Path, anno
         resources_for(Settings(home=tmp_path, annotators=annotators, scenario="nope"))
 
 
-@pytest.mark.slow
 def test_a_candidate_is_trained_with_the_parameters_of_the_file_and_mlflow_shows_them(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:

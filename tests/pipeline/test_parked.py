@@ -20,7 +20,7 @@ from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from sensors.parked import RANGE_TAGS, parked_sensor
 from sensors.runs import RUN_KEY_TAG
-from tests.unit.completions.asking import prompts_of
+from tests.providers.asking import prompts_of
 
 DAY = "2026-01-02"
 HOURS = 2

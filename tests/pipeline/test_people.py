@@ -10,8 +10,6 @@ from rlhf_pipeline.comparisons.routing import n_places
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, NewVote
 from rlhf_pipeline.store import anchors
 
-pytestmark = pytest.mark.slow
-
 RATIO, THRESHOLD = 0.3, 0.6
 
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.config import Settings
-from tests.pipeline.conftest import Project
+from tests.project import Project
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import pytest
 
 from rlhf_pipeline.frames import SCHEMAS
 
-pytestmark = pytest.mark.slow
-
 GENERATE = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 VOTED = (0, 1, 2, 5, 9, 10, 19, 24, 28)  # days of the month on which people voted

@@ -23,8 +23,6 @@ from sensors.replay import LEFT_OUT_TAG, Replay, Waiting, end_of, outside
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
 
-pytestmark = pytest.mark.slow
-
 N = 80  # comparisons of a day
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 NEVER = 1_000_000

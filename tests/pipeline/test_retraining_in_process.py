@@ -21,8 +21,6 @@ from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.reward_model import EmbeddingRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
-pytestmark = pytest.mark.slow
-
 STAGES = ("annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
 QUICK = {
     "calibration": {"min_pairs": 10},

@@ -356,7 +356,6 @@ def _train(home: Path, i: int) -> None:
     registry.set_alias("policy", f"from_{i}", own.version)
 
 
-@pytest.mark.slow
 def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
     processes = [multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i)) for i in range(4)]
     for process in processes:

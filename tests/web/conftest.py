@@ -115,21 +115,13 @@ def comparisons(n: int, *, prefix: str = "c", day: str = DAY, **more: object) ->
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a migrated store."""
-    if request.param == "sqlite":
+    if getattr(request, "param", "sqlite") == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
     found: str = request.getfixturevalue("migrated_postgres_url")
     return found
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, idempotency, votes
 from tests.web.served import Served, served
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 KILLS = int(os.environ.get("KILLS", "10"))
 VOTERS = 8
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"

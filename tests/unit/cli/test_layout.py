@@ -51,7 +51,6 @@ def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.slow
 def test_nothing_is_written_outside_the_home(world, tiny_policy):
     folders, _ = world
     beside = {path for path in ROOT.iterdir() if path.name in ("mlruns", "mlartifacts", "gx", "outputs")}

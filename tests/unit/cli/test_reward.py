@@ -221,7 +221,6 @@ def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHom
     assert "noise_ceiling_since_change" in listed
 
 
-@pytest.mark.slow
 def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
     short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "frozen_head=true", "--set", "n_resamples=100")
     rows = [row | {"label_seq": 9000} if row["soft_label"] is not None else row for row in lines(files(mine).training_data)]

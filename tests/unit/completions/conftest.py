@@ -24,15 +24,6 @@ class MemoryCache:
         self.entries.update(entries)
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, migrated once and copied for each test."""
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
-
-
 @pytest.fixture
 def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
     shutil.copy(migrated, tmp_path / "store.db")

@@ -41,7 +41,6 @@ def test_an_overconfident_model_has_a_slope_below_one_and_a_calibrated_one_aroun
     assert bad.ece_lower_bound > 0 > good.ece_lower_bound
 
 
-@pytest.mark.slow
 def test_the_numbers_are_those_that_the_tests_saw() -> None:
     judged = votes(confident=2)
     made, tested = reliability_of_day(judged), evidently_calibration_report(judged).values

@@ -132,7 +132,6 @@ def test_one_setting_decides_how_many_must_agree():
     assert overall_verdict(report(events=[event("ddm", 900)], params=DriftParams(confirmations=1))) == Verdict.DRIFT
 
 
-@pytest.mark.slow
 def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
     made = data_drift_report(window(1), window(2, length=400))
     drift = {m["config"]["column"]: m["value"] for m in made.json["metrics"] if "column" in m["config"]}

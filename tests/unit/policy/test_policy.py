@@ -8,8 +8,6 @@ from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
 from rlhf_pipeline.policy.corpus import CorpusParams
 from rlhf_pipeline.records import folder_hash
 
-pytestmark = pytest.mark.slow
-
 SMALL = PretrainingParams(corpus=CorpusParams(n_texts=400), n_vocabulary=400, hidden=32, intermediate=64, steps=25, batch_size=16)
 PROMPTS = [
     "Ana asks: what is the capital of France?", "Hi", "Write a calm line about the moon in the city.", "How can Sam keep a dog safe from fire?",

@@ -154,7 +154,6 @@ def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
         generate(PromptParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
 
 
-@pytest.mark.slow
 def test_every_english_template_is_told_to_be_english():
     texts = [
         draft.text

@@ -144,7 +144,6 @@ def test_the_report_holds_the_first_rejections_and_the_sink_hears_all():
     assert (len(report.rejections), report.n_rejected.total(), len(heard)) == (1000, 1200, 1200)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_a_hundred_thousand_prompts_take_little_more_memory_than_a_thousand(tmp_path):
     """Made, framed and written, each in a process of its own: at most 1.3 times the one and 100 MB."""

@@ -114,7 +114,6 @@ def test_the_libraries_of_a_run_are_chosen_by_name():
         PromptParams(library="everything")
 
 
-@pytest.mark.slow
 def test_the_shipped_library_does_not_run_out():
     found = Counter()
     for template in load_templates():

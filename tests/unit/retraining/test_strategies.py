@@ -90,7 +90,6 @@ def test_a_missing_policy_folder_is_named(tmp_path, strategy):
         train_candidate(strategy, tmp_path / "nowhere", retraining_set(), tmp_path / "out", PARAMS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, policy, strategy):
     whole = train_candidate(strategy, policy, retraining_set().iloc[::-1], tmp_path / "whole", PARAMS)
@@ -107,7 +106,6 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model", "report.json"]
 
 
-@pytest.mark.slow
 def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_came_from(tmp_path, policy):
     steps = []
     pairs = retraining_set()
@@ -131,7 +129,6 @@ def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_
     assert gain[1] - gain[0] == pytest.approx(report.metrics["chosen_log_p_change"], rel=0.5)
 
 
-@pytest.mark.slow
 def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path, policy):
     report = train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS)
 
@@ -144,7 +141,6 @@ def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path
     assert folder_hash(tmp_path / "model") == other.content_hash != report.content_hash
 
 
-@pytest.mark.slow
 def test_sft_raises_the_likelihood_of_the_chosen_completions(tmp_path, policy):
     report = train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS)
     assert report.loss_curve[-1][1] < report.loss_curve[0][1]
@@ -154,7 +150,6 @@ def test_sft_raises_the_likelihood_of_the_chosen_completions(tmp_path, policy):
     assert after.log_likelihood(prompts, chosen)[0].mean() > before.log_likelihood(prompts, chosen)[0].mean() + 3
 
 
-@pytest.mark.slow
 def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
     pairs = retraining_set(weight=[1.0] * 24 + [0.25] * 24)
     report = train_candidate("dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1}))
@@ -162,7 +157,6 @@ def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
     assert report.n_examples in (29, 30, 31)
 
 
-@pytest.mark.slow
 def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy):
     pairs = retraining_set()
     pairs.loc[0, "prompt"] = "word " * 500
@@ -173,7 +167,6 @@ def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy)
     assert folder_hash(tmp_path / "model") == report.content_hash
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_model(tmp_path, policy):
     import torch
 
@@ -188,7 +181,6 @@ def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_
     assert folder_hash(tmp_path / "out" / "model") == good.content_hash
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_a_policy_without_a_chat_template_is_trained_on_plain_text(tmp_path, strategy):
     plain = tiny_policy(tmp_path / "plain", template=None)
@@ -197,7 +189,6 @@ def test_a_policy_without_a_chat_template_is_trained_on_plain_text(tmp_path, str
     assert load_policy(tmp_path / "out" / "model").format_prompt("hello") == "hello"
 
 
-@pytest.mark.slow
 def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy):
     def fill(done, total, note=""):
         if done == 4:  # where the next checkpoint must go there is a file now

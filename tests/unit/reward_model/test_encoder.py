@@ -156,7 +156,6 @@ def test_offline_weights_of_another_hash_are_refused(tmp_path):
         encoder_identity(tmp_path, is_offline=True, max_tokens=256)
 
 
-@pytest.mark.slow
 def test_a_batch_of_one_equals_a_batch_of_eight():
     together = Encoder(batch_tokens=8 * 256).encode(TEXTS)
     encoder = Encoder()
@@ -166,7 +165,6 @@ def test_a_batch_of_one_equals_a_batch_of_eight():
     assert together.shape == (8, 384)
 
 
-@pytest.mark.slow
 def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
     encoder = Encoder(max_tokens=64, batch_tokens=64)
     texts = dict(zip("abcdefgh", TEXTS, strict=True))
@@ -178,7 +176,6 @@ def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
     assert encoder._batches(dict(reversed(texts.items()))) == batches
 
 
-@pytest.mark.slow
 def test_texts_beyond_the_window_keep_their_beginning_and_are_counted():
     encoder = Encoder(max_tokens=16)
     long, cut = encoder.encode(["word " * 400, "word " * 14])
@@ -187,7 +184,6 @@ def test_texts_beyond_the_window_keep_their_beginning_and_are_counted():
     assert encoder.hash != Encoder().hash
 
 
-@pytest.mark.slow
 def test_cached_texts_are_not_encoded_again(tmp_path):
     first = Encoder(cache=EmbeddingCache(tmp_path))
     made = first.encode(TEXTS)
@@ -196,7 +192,6 @@ def test_cached_texts_are_not_encoded_again(tmp_path):
     assert second._loaded is None  # the weights were not even read
 
 
-@pytest.mark.slow
 def test_texts_that_were_cut_are_counted_from_the_cache_too(tmp_path):
     cold = Encoder(cache=EmbeddingCache(tmp_path), max_tokens=16)
     cold.encode(["word " * 400, "word " * 400, "short"])

@@ -103,7 +103,6 @@ def test_an_empty_day_has_no_votes():
     assert cast(comparisons_of(3).iloc[:0]) == []
 
 
-@pytest.mark.slow
 def test_noise_position_bias_fatigue_and_tie_width_are_recovered():
     pool = AnnotatorPool(noise=0.7, position_bias=0.2, fatigue=0.3, tie_width=0.25)
     comparisons, votes = [], []

@@ -17,23 +17,14 @@ DAY = "2026-01-01"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store without tables, on SQLite and on Postgres."""
-    if request.param == "sqlite":
+    if getattr(request, "param", "sqlite") == "sqlite":
         return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
     wanted = "migrated_postgres_url" if "store" in request.fixturenames else "postgres_url"
     found: str = request.getfixturevalue(wanted)
     return found
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, migrated once and copied for each test."""
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.pipeline.daemon_home import BINARIES, ROOT, Server, eventually
+from tests.processes.daemon_home import BINARIES, ROOT, Server, eventually
 
-pytestmark = [pytest.mark.daemon, pytest.mark.xdist_group("daemon"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 LOCATION = {"repositoryLocationName": "rlhf_pipeline", "repositoryName": "__repository__"}
 GAPS = (3, 4, 17)  # days of the range that already exist

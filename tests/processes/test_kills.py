@@ -13,8 +13,6 @@ import pytest
 
 from rlhf_pipeline.records import ModelVersion
 
-pytestmark = pytest.mark.slow
-
 DYING_RUN = Path(__file__).with_name("dying_run.py")
 COLLECTION = {"prompts": {"n": 12}, "completions": {"max_new_tokens": 12, "batch_size": 16}, "comparisons": {"pairs_per_prompt": 6}}
 TRAINING = {

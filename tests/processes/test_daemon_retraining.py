@@ -13,9 +13,21 @@ import pytest
 
 from rlhf_pipeline.records import DriftEvent, NewVote, utc_now
 from rlhf_pipeline.retraining.triggers import decide
-from tests.pipeline.daemon_home import Server, daemons, eventually, forget, held_slots, kill, lives, runs_of, step_pids, ticked_again, ticks
+from tests.processes.daemon_home import (
+    Server,
+    daemons,
+    eventually,
+    forget,
+    held_slots,
+    kill,
+    lives,
+    runs_of,
+    step_pids,
+    ticked_again,
+    ticks,
+)
 
-pytestmark = [pytest.mark.daemon, pytest.mark.xdist_group("daemon"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SENSORS = ("votes", "learning", "retraining", "run_health")
 DECISION = "rlhf/decision_id"

@@ -41,10 +41,10 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
-from tests.unit.completions import killed_run
-from tests.unit.completions.asking import prompts_of
+from tests.providers import killed_run
+from tests.providers.asking import prompts_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 KEY = "sk-canary-0d9f4c1e"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
 FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
@@ -167,7 +167,7 @@ def test_a_third_refused_without_a_word_still_loses_nothing(store: Store) -> Non
 def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(store: Store, tmp_path: Path) -> None:
     n = 60
     with StubProvider(latency_s=0.05) as stub:
-        command = [sys.executable, "-m", "tests.unit.completions.killed_run", f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, str(n)]
+        command = [sys.executable, "-m", "tests.providers.killed_run", f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, str(n)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         for line in process.stdout:

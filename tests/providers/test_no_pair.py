@@ -13,17 +13,9 @@ from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.simulation.provider import StubProvider
 from rlhf_pipeline.store import Store
-from tests.unit.completions.asking import prompts_of
+from tests.providers.asking import prompts_of
 
 REFUSED = "number 3?"
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
-        store.migrate()
-    return path
 
 
 @pytest.fixture(params=["memory", "store"])

@@ -8,11 +8,11 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.config import Settings
-from tests.pipeline.conftest import Project
-from tests.pipeline.daemon_home import daemons, eventually, kill, lives, ticked_again, ticks
-from tests.pipeline.imported_home import ImportFiles, assert_replayed_once, done, started, steps
+from tests.processes.daemon_home import daemons, eventually, kill, lives, ticked_again, ticks
+from tests.processes.imported_home import ImportFiles, assert_replayed_once, done, started, steps
+from tests.project import Project
 
-pytestmark = [pytest.mark.daemon, pytest.mark.xdist_group("daemon"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 N = 80  # comparisons of a day
 DAYS = ("2026-02-03", "2026-02-04", "2026-02-05")

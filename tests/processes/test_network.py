@@ -10,8 +10,6 @@ import pytest
 
 from rlhf_pipeline.config import TELEMETRY_OFF
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 # Loaded by every Python process that finds it on PYTHONPATH: what leads outside is written down and refused.
 WATCH = """

@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from rlhf_pipeline.config import DAGSTER_URL, Settings
 from rlhf_pipeline.records import DriftEvent
 from rlhf_pipeline.store import Store
-from tests.pipeline.daemon_home import eventually
-from tests.pipeline.imported_home import ImportFiles, assert_replayed_once, done, started, steps
 from tests.postgres import PostgresServer
+from tests.processes.daemon_home import eventually
+from tests.processes.imported_home import ImportFiles, assert_replayed_once, done, started, steps
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 N = 80  # comparisons of a day
 N_TICKS = 4  # at once

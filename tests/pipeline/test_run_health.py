@@ -20,7 +20,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.heartbeats import beats_here
 from sensors.retraining import retraining_sensor, run_key
 from sensors.run_health import run_health_sensor
-from tests.pipeline.daemon_home import eventually
+from tests.processes.daemon_home import eventually
 
 Status = dg.DagsterRunStatus
 RUNNING = dg.DefaultSensorStatus.RUNNING

@@ -19,9 +19,7 @@ from benchmarks.web_server import free_port, wait_until_it_answers
 from rlhf_pipeline.records import Vote, utc_now
 from tests.browser.chromium import chromium_or_skip
 from tests.browser.hands import all_sent, at_the_desk, vote
-from tests.pipeline.daemon_home import BINARIES, Server
-
-pytestmark = pytest.mark.slow
+from tests.processes.daemon_home import BINARIES, Server
 
 # Every key of the scale, a tie and both bad: twenty votes, of which eighteen prefer a side.
 KEYS = [*"123467891234678912", "5", "0"]

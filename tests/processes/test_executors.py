@@ -14,9 +14,7 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.config import ENV_PREFIX
-from tests.pipeline.daemon_home import eventually, step_pids
-
-pytestmark = pytest.mark.slow
+from tests.processes.daemon_home import eventually, step_pids
 
 IN_PROCESSES = Path(__file__).with_name("step_processes.py")
 SMALL = {"prompts": {"n": 6}, "comparisons": {"pairs_per_prompt": 3}}

@@ -1,0 +1,3 @@
+"""Fixtures of the tests that ask a stub provider over HTTP."""
+
+from tests.unit.completions.conftest import prompts, store  # noqa: F401 (fixtures)
