@@ -8,13 +8,13 @@ from tests.once import migrated  # noqa: F401 (fixture)
 from tests.postgres import migrated_postgres, migrated_postgres_url, postgres, postgres_url  # noqa: F401 (fixtures)
 
 # Long files start first, so that no worker ends minutes after the others. Two daemons at once would want four cores.
-LONG = ("tests/daemon", "tests/pipeline", "tests/browser", "tests/training", "tests/postgres")
+LONG = ("tests/daemon", "tests/pipeline", "tests/browser", "tests/training", "tests/on_postgres")
 ONE_AT_A_TIME = ("tests/daemon",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rlhf_pipeline")
-    group.addoption("--postgres", action="store_true", help="run tests with the fixture `url` on Postgres too")
+    group.addoption("--postgres", action="store_true", help="run tests with the fixture `database` on Postgres too")
     group.addoption("--rest", action="store_true", help="leave out the fast tier: what pytest runs when no path is given")
 
 
@@ -25,15 +25,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The fixture `url` names a database: SQLite, with `--postgres` also Postgres."""
-    if "url" in metafunc.fixturenames and "url" not in _parametrized(metafunc):
-        databases = ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"]
-        metafunc.parametrize("url", databases, indirect=True)
-
-
-def _parametrized(metafunc: pytest.Metafunc) -> set[str]:
-    named = (mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    return {name.strip() for names in named for name in (names.split(",") if isinstance(names, str) else names)}
+    """`database` is "sqlite", with `--postgres` also "postgres", where a test does not say which it needs."""
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "database" in metafunc.fixturenames and "database" not in marks:
+        metafunc.parametrize("database", ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -46,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     callspec = getattr(item, "callspec", None)
-    is_on_postgres = callspec is not None and callspec.params.get("url") == "postgres"
+    is_on_postgres = callspec is not None and callspec.params.get("database") == "postgres"
     if is_on_postgres:
         return bool(config.getoption("--postgres"))
     return not (config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths"))))

@@ -20,10 +20,8 @@ def browser() -> Iterator[object]:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[People]:
-    """On SQLite; on Postgres where a test names it as the parameter `site`."""
-    on_postgres = getattr(request, "param", "sqlite") == "postgres"
-    with people(tmp_path / "home", request.getfixturevalue("postgres_url") if on_postgres else None) as running:
+def site(tmp_path: Path, migrated: Path) -> Iterator[People]:
+    with people(tmp_path / "home", migrated) as running:
         yield running
 
 

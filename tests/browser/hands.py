@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_pipeline.records import User
 from tests.browser.people import People
 
+GONE = '{"type": "about:blank", "detail": "There is no such card any more. Look with `rlhf comparisons offer`.", "errors": []}'
 SECONDS = 18.75 + 15  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
 ON_ITS_WAY = ("Looking for comparisons", "Sending your votes")  # titles of the page between two cards, where a machine is slow
 UNTIL_TRIED_AGAIN = 18.75 + SECONDS  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
@@ -83,3 +84,26 @@ def select(page: Any, pane: str, words: str) -> None:
         }""",
         [pane, words],
     )
+
+
+def look(page: Any) -> Any:
+    """The rows of what waits."""
+    page.get_by_role("button", name="Look at them").click()
+    return page.locator("#waiting-list li")
+
+
+def discard(rows: Any, n: int) -> None:
+    before = rows.count()
+    rows.nth(n).get_by_role("button", name="Discard").click()
+    rows.nth(n).get_by_role("button", name="Discard it for good").click()
+    until(lambda: rows.count() < before, "a row less")
+
+
+def refuse(context: Any, refused: Callable[[dict[str, Any]], bool], status: int = 404, problem: str = GONE) -> None:
+    def answered(route: Any) -> None:
+        if refused(route.request.post_data_json):
+            route.fulfill(status=status, content_type="application/problem+json", body=problem)
+        else:
+            route.continue_()
+
+    context.route("**/api/v1/votes", answered)

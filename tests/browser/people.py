@@ -1,5 +1,6 @@
 """A web app with people and work for the browser: in this process, on loopback, on a store of its own. Knows no page."""
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -92,11 +93,13 @@ class People:
 
 
 @contextmanager
-def people(home: Path, url: str | None = None) -> Iterator[People]:
-    """On SQLite below `home`, or on the database at `url`."""
+def people(home: Path, migrated: Path) -> Iterator[People]:
+    """On a copy of the migrated store, below `home`."""
     home.mkdir(parents=True, exist_ok=True)
-    settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60), database_url=url)
-    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
-        store.migrate()
-        with Server(create_app(settings, store)) as server:
-            yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))
+    shutil.copy(migrated, home / "store.db")
+    settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60))
+    with (
+        Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
+        Server(create_app(settings, store)) as server,
+    ):
+        yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import Role
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, select, shown, until, vote, voted
+from tests.browser.hands import all_sent, at_the_desk, discard, log_in, look, press, refuse, select, shown, until, vote, voted
 from tests.browser.people import MODELS, People
 
 # The keys of the scale -> (side shown, strength); None where no side is better.
@@ -475,3 +475,41 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
     page.goto(site.url + "/me")
     until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")
     assert site.votes(ann) == [], "and nothing was said of them"
+
+
+def test_a_vote_on_a_lease_that_ended_is_kept_as_one_more(site: People, page: Any) -> None:
+    site.furnish(1)
+    site.rules(lease_minutes=0.02)  # 1.2 seconds
+    ann, bo = site.add("ann@example.org"), site.add("bo@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    rules = site.store.rules.latest()[1]
+    dealt: list[Any] = []
+    until(lambda: dealt.extend(site.store.assignments.deal(bo.user_id, 1, rules)) or bool(dealt), "the card on another table")
+    page.keyboard.press("1")
+    page.get_by_text("kept as one more").wait_for()
+    assert len(site.votes(ann)) == 1
+
+
+def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(site: People, context: Any, page: Any) -> None:
+    """It stayed among the judged ones, and as the server deals it first, no other came any more."""
+    site.furnish(2)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    refuse(context, lambda sent: True)
+    judged = {vote(page, key) for key in "12"}
+    page.get_by_role("button", name="Look at them").wait_for()
+    rows = look(page)
+    until(lambda: rows.get_by_role("button").count() == 2, "both refused")
+    context.unroute("**/api/v1/votes")
+    context.route("**/api/v1/votes", lambda route: route.abort())
+    discard(rows, 0)
+    discard(rows, 0)
+    page.locator("#waiting").get_by_role("button", name="Close").click()
+    assert page.inner_text("#today") == "0"
+    at_the_desk(page)
+    context.unroute("**/api/v1/votes")
+    assert {vote(page, key) for key in "34"} == judged
+    all_sent(page)
+    assert sorted(v.strength or 0 for v in site.votes(ann)) == [1, 2]

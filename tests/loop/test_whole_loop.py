@@ -42,7 +42,10 @@ def test_the_loop_turns_from_prompts_to_a_verdict(grown: Any, branch: Callable[.
     evaluated = project.files.read_record("evaluation", Evaluation)
     assert fired.state == "succeeded"
     assert 40 <= len(project.files.read_frame("retraining_set")) <= 64
-    assert project.files.read_record("calibration", CalibrationReport).reward_model == project.files.read_record("reward_model", ModelVersion).label
+    assert (
+        project.files.read_record("calibration", CalibrationReport).reward_model
+        == project.files.read_record("reward_model", ModelVersion).label
+    )
     assert verdict.candidate == evaluated.candidate == project.files.read_record("candidate_model", ModelVersion).label
     champion = project.registry.get("policy", "champion")
     assert champion.label == (verdict.candidate if verdict.promoted else verdict.champion)

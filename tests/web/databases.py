@@ -2,4 +2,4 @@
 
 import pytest
 
-on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"])

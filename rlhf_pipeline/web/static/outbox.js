@@ -7,8 +7,7 @@
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
-const SHORTEST_WAIT = 500; // milliseconds
-const LONGEST_WAIT = 15_000;
+const WAITS = { shortest: 500, longest: 15_000 }; // milliseconds between two tries
 const TIMEOUT = 20_000;
 const ANSWERS_KEPT = 3_600_000;
 const OTHER_LOGIN = "urn:rlhf:problem:other_login";
@@ -26,9 +25,10 @@ export function isLogin(status, kind) {
 
 /** Tells by events: `opened`, `state` (what waits and why), `recorded`, `refused` (one entry and what the server said), `discarded`. */
 export class Outbox extends EventTarget {
-  constructor(user) {
+  constructor(user, waits = WAITS) {
     super();
     this.user = user;
+    this.waits = waits;
     this.store = null;
     this.unsent = []; // of this user, oldest first
     this.others = 0; // of other logins on this device
@@ -260,7 +260,7 @@ export class Outbox extends EventTarget {
 
   later(milliseconds, isOffline) {
     this.isOffline = isOffline;
-    this.wait = Math.min(LONGEST_WAIT, Math.max(SHORTEST_WAIT, this.wait * 2));
+    this.wait = Math.min(this.waits.longest, Math.max(this.waits.shortest, this.wait * 2));
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       this.timer = 0;

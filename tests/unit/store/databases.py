@@ -2,5 +2,5 @@
 
 import pytest
 
-on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-on_postgres = pytest.mark.parametrize("url", ["postgres"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
+on_postgres = pytest.mark.parametrize("database", ["postgres"])

@@ -14,9 +14,8 @@ from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import idempotency, votes
 from tests.postgres import PostgresServer
-from tests.unit.store.databases import on_postgres
 
-pytestmark = on_postgres
+pytestmark = pytest.mark.parametrize("database", ["postgres"])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 N_WRITERS, N_VOTES = 4, 60
 PATIENCE_S = 60

@@ -1,0 +1,327 @@
+"""outbox.js by itself, in Chromium: a scripted server answers, IndexedDB keeps; no web app, no page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.hands import until
+
+STATIC = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web" / "static"
+ORIGIN = "http://localhost:9"  # nobody listens there: each request is answered from STATIC
+HOUR_MS = 3_600_000
+OPEN = """async (user) => {
+    const { Outbox } = await import("/static/outbox.js");
+    Object.assign(window, { rules: [], sent: [], told: [] });
+    window.fetch = async (url, { headers, body }) => {
+        const asked = { ...JSON.parse(body), key: headers["Idempotency-Key"], user: headers["X-Annotator"] };
+        const rule = rules.find((one) => one.times !== 0 && (!one.keys || one.keys.includes(asked.key)));
+        if (rule?.times) rule.times -= 1;
+        if (rule?.isDead) throw new TypeError("no network");
+        const status = rule?.status ?? 201;
+        sent.push({ ...asked, status });
+        const answer = status === 201 ? { vote_id: `vote of ${asked.key}` } : { type: rule.type ?? "about:blank", detail: "Why." };
+        return new Response(JSON.stringify(answer), { status, headers: rule?.headers ?? {} });
+    };
+    window.box = new Outbox(user, { shortest: 5, longest: 20 });
+    for (const name of ["recorded", "refused", "discarded"])
+        box.addEventListener(name, ({ detail: { entry, dependants, isTakenBack } }) =>
+            told.push({ name, key: entry.key, dependants: (dependants ?? []).map((one) => one.key), isTakenBack: isTakenBack ?? false }));
+    await box.open();
+}"""
+FAIL_TWICE = """(name) => {
+    const usual = IDBObjectStore.prototype[name];
+    window.failures = 0;
+    IDBObjectStore.prototype[name] = function (...given) {
+        if (window.failures < 2) {
+            window.failures += 1;
+            throw new DOMException("for a moment", "UnknownError");
+        }
+        return usual.apply(this, given);
+    };
+}"""
+AGE_ANSWERS = """(milliseconds) => new Promise((resolve) => {
+    const transaction = box.store.database.transaction("answers", "readwrite");
+    const cursor = transaction.objectStore("answers").openCursor();
+    cursor.onsuccess = () => {
+        if (!cursor.result) return;
+        cursor.result.update({ ...cursor.result.value, at: cursor.result.value.at - milliseconds });
+        cursor.result.continue();
+    };
+    transaction.oncomplete = resolve;
+})"""
+
+
+@dataclass
+class Box:
+    """One tab with an outbox of `user`."""
+
+    page: Any
+    user: str = "ann"
+
+    def open(self) -> "Box":
+        self.page.goto(ORIGIN)
+        self.page.evaluate(OPEN, self.user)
+        return self
+
+    def answer(self, **rule: Any) -> None:
+        """From now on, for the entries `keys` (default: all), the next `times` (default: always)."""
+        self.page.evaluate("(rule) => rules.unshift(rule)", rule)
+
+    def mend(self) -> None:
+        self.page.evaluate("rules.length = 0; box.hurry()")
+
+    def add(self, key: str, *, after: str | None = None, is_undo: bool = False) -> None:
+        body = {"assignment_id": f"card of {key}", "choice": "skip" if is_undo else "a"}
+        self.page.evaluate("(entry) => box.add(entry)", {"key": key, "user": self.user, "after": after, "isUndo": is_undo, "body": body})
+
+    def undo(self, key: str, *, of: str) -> None:
+        self.add(key, after=of, is_undo=True)
+
+    @property
+    def unsent(self) -> list[str]:
+        return list(self.page.evaluate("box.unsent.map((entry) => entry.key)"))
+
+    @property
+    def recorded(self) -> list[str]:
+        """Keys the server took, in the order it took them."""
+        return [sent["key"] for sent in self.page.evaluate("sent") if sent["status"] == 201]
+
+    def get(self, name: str) -> Any:
+        return self.page.evaluate(f"box.{name}")
+
+    def wait_for(self, *unsent: str) -> None:
+        """Until just these entries wait, and those that can be sent were."""
+        until(lambda: self.unsent == list(unsent) and not self.page.evaluate("box.draining !== null"), f"{unsent} to be all that waits")
+
+
+@pytest.fixture
+def tab(context: Any) -> Any:
+    """`tab()` or `tab("bo")`: another tab of one browser."""
+
+    def serve(route: Any) -> None:
+        path = STATIC / route.request.url.removeprefix(f"{ORIGIN}/static/")
+        if path.is_file():
+            route.fulfill(path=path, content_type="text/javascript")
+        else:
+            route.fulfill(body="<!doctype html>", content_type="text/html")
+
+    context.route(f"{ORIGIN}/**", serve)
+    return lambda user="ann": Box(context.new_page(), user).open()
+
+
+@pytest.fixture
+def box(tab: Any) -> Box:
+    return tab()
+
+
+def test_votes_are_sent_in_the_order_in_which_they_were_cast(box: Box) -> None:
+    box.answer(isDead=True)
+    for key in "123":
+        box.add(key)
+    until(lambda: box.get("isOffline"), "the network to be missed")
+    assert box.unsent == ["1", "2", "3"]
+    box.mend()
+    box.wait_for()
+    assert box.recorded == ["1", "2", "3"]
+    assert not box.get("isOffline")
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_a_busy_server_is_asked_again(box: Box, status: int) -> None:
+    box.answer(status=status, times=2)
+    box.add("1")
+    box.wait_for()
+    assert [sent["status"] for sent in box.page.evaluate("sent")] == [status, status, 201]
+
+
+def test_a_conflict_with_a_retry_time_is_asked_again(box: Box) -> None:
+    box.answer(status=409, headers={"Retry-After": "0.01"}, times=1)
+    box.add("1")
+    box.wait_for()
+    assert box.recorded == ["1"]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "about:blank"), (403, "urn:rlhf:problem:other_login")])
+def test_votes_wait_for_their_login(box: Box, status: int, kind: str) -> None:
+    box.answer(status=status, type=kind)
+    box.add("1")
+    until(lambda: box.get("needsLogin"), "a login to be asked for")
+    assert box.get("isOtherLogin") == (status == 403)
+    assert box.unsent == ["1"]
+    box.page.evaluate("rules.length = 0; box.welcome()")
+    box.wait_for()
+    assert not box.get("needsLogin")
+
+
+def test_votes_of_another_login_are_counted_and_not_sent(tab: Any) -> None:
+    anns = tab("ann")
+    anns.answer(isDead=True)
+    anns.add("1")
+    anns.page.close()
+    bos = tab("bo")
+    bos.add("2")
+    bos.wait_for()
+    assert (bos.recorded, bos.get("others")) == (["2"], 1)
+    again = tab("ann")
+    again.wait_for()
+    assert again.recorded == ["1"]
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_a_vote_that_is_not_taken_lets_the_others_pass(box: Box, status: int) -> None:
+    box.answer(keys=["1"], status=status)
+    box.add("1")
+    box.undo("2", of="1")
+    box.add("3", after="2")
+    box.add("4")
+    box.wait_for("1", "2", "3")
+    assert box.recorded == ["4"]
+    assert box.get("reason") == "Why."
+    assert box.page.evaluate("[...box.refusals]") == [["1", {"status": status, "detail": "Why."}]]
+    assert not box.get("needsLogin")
+    box.mend()
+    box.wait_for()
+    assert box.recorded == ["4", "1", "2", "3"]
+
+
+def test_a_vote_that_is_refused_is_struck_and_told_of(box: Box) -> None:
+    box.answer(keys=["1"], status=422)
+    box.add("1")
+    box.add("2")
+    box.wait_for()
+    assert box.page.evaluate("told") == [
+        {"name": "refused", "key": "1", "dependants": [], "isTakenBack": False},
+        {"name": "recorded", "key": "2", "dependants": [], "isTakenBack": False},
+    ]
+
+
+def test_a_vote_cast_anew_that_comes_too_late_is_kept(box: Box) -> None:
+    box.add("1")
+    box.wait_for()
+    box.answer(keys=["2", "3"], status=409)
+    box.undo("2", of="1")
+    box.add("3", after="2")
+    box.wait_for("2", "3")
+    assert box.page.evaluate("[...box.refusals.keys()]") == ["2"]
+
+
+def test_an_undo_names_the_vote_it_takes_back(box: Box) -> None:
+    box.add("1")
+    box.wait_for()
+    box.undo("2", of="1")
+    box.wait_for()
+    assert [sent["supersedes"] for sent in box.page.evaluate("sent")] == [None, "vote of 1"]
+
+
+def test_an_undo_of_a_vote_that_was_never_recorded_is_not_sent(box: Box) -> None:
+    box.answer(keys=["1"], status=422)
+    box.add("1")
+    box.undo("2", of="1")
+    box.wait_for()
+    assert box.recorded == []
+
+
+def test_a_discarded_vote_leaves_the_others(box: Box) -> None:
+    box.answer(keys=["1"], status=404)
+    box.add("1")
+    box.undo("2", of="1")
+    box.add("3", after="2")
+    box.wait_for("1", "2", "3")
+    box.page.evaluate("box.discard('1')")
+    box.wait_for()
+    assert box.recorded == ["3"]
+    assert box.page.evaluate("told")[0] == {"name": "discarded", "key": "1", "dependants": [], "isTakenBack": True}
+
+
+def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> None:
+    box.add("1")
+    box.wait_for()
+    box.answer(keys=["2"], status=404)
+    for step in (lambda: box.undo("2", of="1"), lambda: box.add("3", after="2"), lambda: box.undo("4", of="3"), lambda: box.add("5")):
+        step()
+    box.wait_for("2", "3", "4")
+    box.page.evaluate("box.discard('2')")
+    box.wait_for()
+    assert box.recorded == ["1", "5"]
+    discarded = [event for event in box.page.evaluate("told") if event["name"] == "discarded"]
+    assert [(event["key"], event["isTakenBack"]) for event in discarded] == [("4", False), ("3", True), ("2", False)]
+    assert discarded[-1]["dependants"] == ["3", "4"]
+
+
+def test_the_file_of_what_waits_leaves_out_what_was_taken_back(box: Box) -> None:
+    box.add("sent")
+    box.wait_for()
+    box.answer(isDead=True)
+    box.undo("undo of sent", of="sent")
+    box.add("anew", after="undo of sent")
+    box.add("taken back")
+    box.undo("its undo", of="taken back")
+    box.add("last")
+    until(lambda: len(box.unsent) == 5, "all five")
+    votes = box.page.evaluate("box.votes()")
+    assert [(vote["idempotency_key"], vote["supersedes"]) for vote in votes] == [
+        ("undo of sent", "vote of sent"), ("anew", None), ("last", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["getAll", "get", "delete", "put"])
+def test_a_storage_that_fails_for_a_moment_is_asked_again(box: Box, method: str) -> None:
+    box.add("1")
+    box.wait_for()
+    box.page.evaluate(FAIL_TWICE, method)
+    box.undo("2", of="1")
+    until(lambda: box.page.evaluate("window.failures") == 2, "two failures")
+    box.wait_for()
+    assert box.recorded[-1] == "2"
+
+
+def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) -> None:
+    box.add("1")
+    box.wait_for()
+    box.page.evaluate("() => { IDBObjectStore.prototype.add = () => { throw new DOMException('full', 'QuotaExceededError'); }; }")
+    box.undo("2", of="1")
+    box.wait_for()
+    assert not box.get("isDurable")
+    assert box.page.evaluate("sent").pop()["supersedes"] == "vote of 1"
+
+
+def test_an_old_answer_is_kept_while_an_undo_waits_for_it(tab: Any) -> None:
+    anns = tab("ann")
+    anns.add("1")
+    anns.wait_for()
+    anns.answer(isDead=True)
+    anns.undo("2", of="1")
+    anns.page.evaluate(AGE_ANSWERS, 2 * HOUR_MS)
+    bos = tab("bo")
+    bos.add("3")
+    bos.wait_for()
+    anns.mend()
+    anns.wait_for()
+    assert anns.page.evaluate("sent").pop()["supersedes"] == "vote of 1"
+
+
+def test_two_tabs_empty_one_outbox_once(tab: Any) -> None:
+    one, two = tab(), tab()
+    for each in (one, two):
+        each.answer(isDead=True)
+    one.add("1")
+    two.add("2")
+    for each in (one, two):
+        each.mend()
+    one.wait_for()
+    two.wait_for()
+    assert sorted(one.recorded + two.recorded) == ["1", "2"]
+
+
+def test_another_tabs_vote_is_struck_here_too(tab: Any) -> None:
+    one, two = tab(), tab()
+    two.answer(isDead=True)
+    one.answer(isDead=True)
+    one.add("1")
+    two.page.evaluate("box.look()")
+    assert two.unsent == ["1"]
+    one.mend()
+    one.wait_for()
+    two.wait_for()

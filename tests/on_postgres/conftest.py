@@ -1,0 +1,3 @@
+"""Fixtures of the tests that need Postgres: a store and the frames that fill it."""
+
+from tests.unit.store.conftest import make_comparisons, make_predictions, make_vote, store, url  # noqa: F401 (fixtures)
