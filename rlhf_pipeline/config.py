@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -21,6 +21,8 @@ from rlhf_pipeline.files import write_whole
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
 DRIVER = "postgresql+psycopg2"  # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
+# Options of libpq by which connections to an unreachable server end within seconds.
+WITHIN_SECONDS = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # what follows is a path, in which any sign may stand
 DAGSTER_URL = "RLHF_DAGSTER_URL"  # what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
 
@@ -189,12 +191,12 @@ class Settings(BaseModel):
 
     @property
     def tracking_uri(self) -> str:
-        return _plain(self.mlflow_url) or self._on_server("mlflow") or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
+        return _plain(self.mlflow_url) or self._on_server("mlflow", WITHIN_SECONDS) or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
 
     @property
     def dagster_storage(self) -> str | None:
         """URL of Dagster's database; None where it keeps SQLite files under home."""
-        return _plain(self.dagster_url) or self._on_server("dagster")
+        return _plain(self.dagster_url) or self._on_server("dagster", WITHIN_SECONDS)
 
     @property
     def dagster_environ(self) -> dict[str, str]:
@@ -202,8 +204,8 @@ class Settings(BaseModel):
         storage = {} if self.dagster_storage is None else {DAGSTER_URL: self.dagster_storage}
         return {"DAGSTER_HOME": str(self.home / "dagster"), **storage}
 
-    def _on_server(self, what: str) -> str | None:
-        return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}")
+    def _on_server(self, what: str, options: Mapping[str, int] | None = None) -> str | None:
+        return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}", options)
 
     @property
     def web_hosts(self) -> tuple[str, ...]:
@@ -282,8 +284,10 @@ def _plain(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
 
-def on_server(server_url: SecretStr, database: str) -> str:
-    """The URL of one database of a server, with its driver. Raises ValueError, without the password, for no Postgres URL.
+def on_server(server_url: SecretStr, database: str, options: Mapping[str, int] | None = None) -> str:
+    """The URL of one database of a server, with its driver and with the options that it does not set itself.
+
+    Raises ValueError, without the password, for no Postgres URL.
 
     >>> on_server(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
     'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
@@ -295,7 +299,9 @@ def on_server(server_url: SecretStr, database: str) -> str:
     parts = split_url(url)
     if not parts.netloc and not parts.query:
         raise ValueError("names no host; write postgresql://user:password@host:port")
-    return urlunsplit((DRIVER, parts.netloc or "@", f"/{database}", parts.query, ""))
+    missing = {name: value for name, value in (options or {}).items() if name not in parse_qs(parts.query)}
+    query = "&".join(part for part in (parts.query, urlencode(missing)) if part)
+    return urlunsplit((DRIVER, parts.netloc or "@", f"/{database}", query, ""))
 
 
 def split_url(url: str) -> SplitResult:

@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "dagster": (),
     "sqlalchemy": ("store/",),
+    "psycopg2": ("store/",),
     "alembic": ("store/",),
     "mlflow": ("registry",),
     "evidently": ("calibration/evidently_report.py", "drift/report.py"),

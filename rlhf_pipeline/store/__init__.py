@@ -21,6 +21,7 @@ from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import HalfImport, Import, Imports
+from rlhf_pipeline.store.postgres import SILENT_S
 from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.replays import Replays
@@ -66,12 +67,22 @@ class Store:
         self.audit = Audit(database)
 
     @classmethod
-    def open(cls, url: str, *, organization: str, project: str, clock: Clock | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        organization: str,
+        project: str,
+        clock: Clock | None = None,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        silent_s: float = SILENT_S,
+    ) -> Self:
         """The store at a SQLAlchemy URL, for one project; the folder of a SQLite file is made.
 
+        A Postgres server that is silent for `silent_s` and refuses new connections counts as gone; a slow statement does not.
         Raises StoreError for an unusable URL and for a folder that cannot be written. Call `migrate` before first use.
         """
-        return cls(Database(url, organization, project, clock=clock, busy_timeout_s=busy_timeout_s))
+        return cls(Database(url, organization, project, clock=clock, busy_timeout_s=busy_timeout_s, silent_s=silent_s))
 
     def migrate(self) -> None:
         """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to do."""

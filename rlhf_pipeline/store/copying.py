@@ -35,8 +35,9 @@ from sqlalchemy.pool import NullPool
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.engine import CONNECT_SECONDS, Database
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import explain, translated
+from rlhf_pipeline.store.postgres import network_options
 from rlhf_pipeline.store.schema import metadata as store_tables
 
 ROWS = 5_000  # read and written at a time
@@ -348,7 +349,7 @@ def engine_of(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return create_engine(parsed, poolclass=NullPool, connect_args={"timeout": 30})
-    options = {"connect_timeout": CONNECT_SECONDS, "options": "-c timezone=UTC"}
+    options = {**network_options(parsed), "options": "-c timezone=UTC"}
     return create_engine(parsed.set(drivername="postgresql+psycopg2"), poolclass=NullPool, connect_args=options)
 
 

@@ -18,12 +18,12 @@ from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import content_hash, utc_now
 from rlhf_pipeline.store.bulk import insert_rows
 from rlhf_pipeline.store.faults import translated
+from rlhf_pipeline.store.postgres import IDLE_S, SILENT_S, Watchdog, postgres_engine
 from rlhf_pipeline.store.turns import Turns
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
-CONNECT_SECONDS = 10  # to reach a Postgres server: an address that swallows packets would hang for minutes
 FIRST_MEASURED = 100  # a quarter of the rows after which Postgres measures a table for the first time
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 MAX_PARAMETERS = 10_000  # of one IN list: below SQLite's 32,766 and Postgres's 65,535
@@ -32,6 +32,9 @@ _LOCKED = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND classid = CAST(:high AS oid)"
     " AND objid = CAST(:low AS oid) AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
 )
+
+# A process that hangs in the middle of its transaction must not hold the lock for ever.
+_TAKE_LOCK = text(f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true), pg_advisory_xact_lock(:key)")
 
 
 class SystemClock:
@@ -48,7 +51,16 @@ class Database:
     commit), so what a write transaction read is still true when it commits.
     """
 
-    def __init__(self, url: str, organization: str, project: str, *, clock: Clock | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S):
+    def __init__(
+        self,
+        url: str,
+        organization: str,
+        project: str,
+        *,
+        clock: Clock | None = None,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        silent_s: float = SILENT_S,
+    ):
         self.url = _parse(url)
         self.organization = organization
         self.project = project
@@ -56,7 +68,11 @@ class Database:
         self.busy_timeout_s = busy_timeout_s
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.path = _sqlite_path(self.url) if self.is_sqlite else None
-        self.engine = _sqlite_engine(self.url, busy_timeout_s) if self.is_sqlite else _postgres_engine(self.url, busy_timeout_s)
+        self._watchdog: Watchdog | None = None
+        if self.is_sqlite:
+            self.engine = _sqlite_engine(self.url, busy_timeout_s)
+        else:
+            self.engine, self._watchdog = postgres_engine(self.url, busy_timeout_s=busy_timeout_s, silent_s=silent_s)
         _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
         # On Postgres a statement sees what was committed before the statement, unless the transaction is told to keep one state.
@@ -84,7 +100,7 @@ class Database:
         # Threads of one process queue before they take a connection: on Postgres each that waits would hold one of the server's.
         with translated(self.where), self._turns.taken(urgent=urgent), self._writers.begin() as connection:
             if not self.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._lock_key})
+                connection.execute(_TAKE_LOCK, {"key": self._lock_key})
             yield connection
         self._measure_grown()
 
@@ -105,6 +121,8 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+        if self._watchdog is not None:
+            self._watchdog.close()
 
     def courteously(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches, one transaction each: between two of them whoever waits to write is let go first."""
@@ -163,17 +181,6 @@ def _sqlite_path(url: URL) -> Path:
             "Give this user write permission, free disk space, or set RLHF_HOME to another folder."
         ) from cause
     return path
-
-
-def _postgres_engine(url: URL, busy_timeout_s: float) -> Engine:
-    # Said here whatever the server's default is: a vote that was answered for survives a crash of the server.
-    options = f"-c lock_timeout={int(busy_timeout_s * 1000)} -c timezone=UTC -c synchronous_commit=on"
-    # Pre-ping: connections of before a restart of the server are replaced before anybody is handed one. And many rows of an update are
-    # sent at once, not one after the other while everybody waits for the lock.
-    return create_engine(
-        url, pool_pre_ping=True, executemany_mode="values_plus_batch", pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s,
-        connect_args={"options": options, "connect_timeout": CONNECT_SECONDS},
-    )  # fmt: skip
 
 
 def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:

@@ -17,6 +17,11 @@ CUT_OFF = (
     "the server ended the connection. Whether the last transaction was kept is not known; try again once the server answers: "
     "votes under the same idempotency keys and comparisons under the same ids are never doubled."
 )
+SILENT = (
+    "it is stopped, overloaded or cut off. Whether the last transaction was kept is not known; try again once the server answers: "
+    "votes under the same idempotency keys and comparisons under the same ids are never doubled."
+)
+NO_CONNECTION = "the server has no connection left. Raise its limit (max_connections, CONNECTION LIMIT), or lower the number of processes."
 UNREACHABLE = "the server does not answer. Start it or correct the URL, then try again; nothing was written."
 
 # Part of the driver's message -> cause and cure, first match wins.
@@ -35,10 +40,18 @@ CURES: tuple[tuple[str, str], ...] = (
     ("no pg_hba.conf entry", "the server lets nobody in from here under this name. Correct the URL, or have it allowed in pg_hba.conf."),
     ("permission denied to create database", "this user may not make databases. Run ALTER ROLE … CREATEDB, or have them made."),
     ("permission denied", "this user may not do that in the database. Have its owner grant it, or use the owner's name in the URL."),
-    ("too many clients", "the server has no connection left. Raise its max_connections, or lower the number of processes."),
-    ("remaining connection slots", "the server has no connection left. Raise its max_connections, or lower the number of processes."),
+    ("too many clients", NO_CONNECTION),
+    ("too many connections", NO_CONNECTION),  # for a role or a database
+    ("remaining connection slots", NO_CONNECTION),
+    ("not permitted to log in", "this user may not log in. Run ALTER ROLE … LOGIN, or name another user in the URL."),
     ("is starting up", "the server is starting. Try again in a moment; nothing was written."),
     ("not yet accepting connections", "the server is starting. Try again in a moment; nothing was written."),
+    ("statement timeout", "one statement ran longer than the limit. Lower the load on the server, then try again; nothing of it was kept."),
+    (
+        "idle-in-transaction timeout",
+        "this process stood still in the middle of a transaction, which the server ended. Try again; nothing of it was kept.",
+    ),
+    ("no answer from the server", SILENT),
     ("is shutting down", CUT_OFF),
     ("terminating connection", CUT_OFF),
     ("server closed the connection", CUT_OFF),
@@ -50,6 +63,10 @@ CURES: tuple[tuple[str, str], ...] = (
     ("in recovery mode", "the server is recovering from a crash. Try again in a moment; nothing was written."),
     ("connection refused", UNREACHABLE),
     ("timeout expired", UNREACHABLE),
+    ("no route to host", UNREACHABLE),
+    ("network is unreachable", UNREACHABLE),
+    ("connection timed out", UNREACHABLE),  # while connecting; later it stands behind "could not receive data"
+    ("connection reset by peer", CUT_OFF),
     ("could not translate host name", UNREACHABLE),
     ("is the server running", UNREACHABLE),
     ("read-only transaction", "the server is a standby that only reads. Name its primary in the URL."),

@@ -14,8 +14,8 @@ from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import copying
-from rlhf_pipeline.store.engine import CONNECT_SECONDS
 from rlhf_pipeline.store.faults import explain
+from rlhf_pipeline.store.postgres import network_options
 
 KINDS = ("store", "dagster", "mlflow")
 OLDEST_VERSION = 130_000  # of the server, as it numbers itself: what DROP … FORCE and the types used here need
@@ -213,7 +213,7 @@ class ServerDatabases:
 
 
 def _connected(url: URL) -> Connection:
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": CONNECT_SECONDS})
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=network_options(url))
     return engine.connect()
 
 

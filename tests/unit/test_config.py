@@ -145,14 +145,15 @@ def test_own_addresses_win_over_the_home(tmp_path):
 
 def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
     settings = Settings.read(
-        {"RLHF_SERVER_URL": "postgresql://ann:p%40s@db:5433?sslmode=require", "RLHF_DATABASE_PREFIX": "team"}, tmp_path
+        {"RLHF_SERVER_URL": "postgresql://ann:p%40s@db:5433?sslmode=require&connect_timeout=9", "RLHF_DATABASE_PREFIX": "team"}, tmp_path
     )
-    server, options = "postgresql+psycopg2://ann:p%40s@db:5433", "?sslmode=require"
+    server, options = "postgresql+psycopg2://ann:p%40s@db:5433", "?sslmode=require&connect_timeout=9"
     assert settings.store_url == f"{server}/team_store{options}"
-    assert settings.tracking_uri == f"{server}/team_mlflow{options}"
+    limits = "&keepalives_idle=5&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=10000"  # MLflow and Dagster set none
+    assert settings.tracking_uri == f"{server}/team_mlflow{options}{limits}"
     assert settings.dagster_environ == {
         "DAGSTER_HOME": f"{tmp_path}/var/dagster",
-        "RLHF_DAGSTER_URL": f"{server}/team_dagster{options}",
+        "RLHF_DAGSTER_URL": f"{server}/team_dagster{options}{limits}",
     }
     assert "p%40s" not in repr(settings) + settings.model_dump_json()
 
@@ -161,7 +162,7 @@ def test_an_own_address_wins_over_the_server(tmp_path):
     given = {"RLHF_SERVER_URL": "postgres://h", "RLHF_DATABASE_URL": "sqlite:///x.db", "RLHF_DAGSTER_URL": "postgresql+psycopg2://o/d"}
     settings = Settings.read(given, tmp_path)
     assert settings.store_url == "sqlite:///x.db"
-    assert settings.tracking_uri == "postgresql+psycopg2://h/rlhf_mlflow"
+    assert settings.tracking_uri.startswith("postgresql+psycopg2://h/rlhf_mlflow?connect_timeout=5&")
     assert settings.dagster_storage == "postgresql+psycopg2://o/d"
 
 

@@ -84,6 +84,7 @@ def _write_ahead(database: Database) -> None:
 
 def _wait_turn(connection: Connection, database: Database) -> None:
     if not database.is_sqlite:
+        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a million votes may take longer to rebuild than any query
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import event
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.faults import explain
 from tests.unit.store.databases import on_sqlite
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -111,3 +112,18 @@ def test_a_read_only_file_is_named(url, store, make_comparisons):
 def test_an_unusable_url_is_refused(address, why):
     with pytest.raises(StoreError, match=why):
         Store.open(address, organization="org", project="demo")
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ('FATAL:  too many connections for role "rlhf"', "no connection left"),
+        ('FATAL:  too many connections for database "rlhf_store"', "no connection left"),
+        ('FATAL:  role "rlhf" is not permitted to log in', "may not log in"),
+        ('FATAL:  role "rlhf" does not exist', "no such user"),
+        ("canceling statement due to statement timeout", "ran longer than the limit"),
+        ("terminating connection due to idle-in-transaction timeout", "stood still"),
+    ],
+)
+def test_refusals_of_the_server_are_told_apart(message, cure):
+    assert cure in explain(message)
