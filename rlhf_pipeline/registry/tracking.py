@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.registry.faults import DatabaseBusy, Faults, NamedClient
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class Tracking:
         self.patience_s = patience_s
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
+        self._faults = Faults(self._sqlite_file(), patience_s)
 
     @property
     def client(self) -> Any:
@@ -75,18 +77,14 @@ class Tracking:
         Raises StoreError where it stays busy: nothing of `act` was written.
         """
         self.open()
-        from mlflow.exceptions import MlflowException
-
         attempt = 1
         while True:
             try:
                 with self._locked():
                     return act()
-            except MlflowException as cause:
-                if cause.error_code != "TEMPORARILY_UNAVAILABLE":
-                    raise
+            except DatabaseBusy:
                 if attempt == WRITE_ATTEMPTS:
-                    raise self._unavailable(str(cause)) from cause
+                    raise
             time.sleep(0.1 * 2**attempt)
             attempt += 1
 
@@ -108,12 +106,13 @@ class Tracking:
         from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
 
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-        client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
-        experiment_id = self._experiment(client, self.project)
-        database = self._sqlite_file()
-        if database is not None:
-            _use_wal(database)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # each fault is raised by its name, not logged with its SQL
+        with self._faults.named():
+            client = NamedClient(MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri), self._faults)
+            experiment_id = self._experiment(client, self.project)
+            database = self._sqlite_file()
+            if database is not None:
+                _use_wal(database)
         return client, experiment_id
 
     def _experiment(self, client: Any, name: str) -> str:
@@ -134,12 +133,17 @@ class Tracking:
         if database is None:
             yield
             return
-        database.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{database}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
         try:
+            database.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as cause:
             raise StoreError(f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the one that hangs.") from cause
+        except OSError as cause:
+            raise StoreError(
+                f"MLflow's database {database} cannot be locked: its folder cannot be written ({cause.strerror or cause}). "
+                "Give this user write permission on it, and run again."
+            ) from cause
         try:
             self._wait_for(database)
             yield
@@ -153,19 +157,8 @@ class Tracking:
         try:
             with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as cause:
-            raise self._unavailable(str(cause)) from cause
-
-    def _unavailable(self, cause: str) -> StoreError:
-        database, said = self._sqlite_file(), cause.strip().partition("\n")[0]
-        if database is None:
-            return StoreError(f"MLflow's database does not answer: {said}. Start its server and run again; nothing was half registered.")
-        if "locked" not in cause:
-            return StoreError(f"MLflow's database {database} cannot be written: {said}. Mend it or restore a backup, and run again.")
-        return StoreError(
-            f"MLflow's database {database} has been locked by another process for {self.patience_s:g} s. End what holds it "
-            f"(`fuser {database}` names it) and run again; nothing was half registered."
-        )
+        except sqlite3.Error as cause:
+            raise StoreError(self._faults.explain(str(cause))) from cause  # no DatabaseBusy: it was waited for
 
 
 def make_tables(database_url: str) -> None:

@@ -1,0 +1,102 @@
+"""Faults of MLflow's database as StoreErrors with place, cause and cure."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors through
+
+from rlhf_pipeline.errors import StoreError
+
+ABOUT_THE_REQUEST = ("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_PARAMETER_VALUE")  # codes of MLflow, no faults
+RESTORE = "Restore a backup with `rlhf storage restore`, or put the file back."
+
+# Part of the driver's or MLflow's message -> what is wrong and the cure, first match wins.
+CURES: tuple[tuple[str, str], ...] = (
+    ("readonly", "cannot be written. Give this user write permission on the file and its folder, and run again."),
+    ("disk is full", "cannot be written: no space is left. Free disk space and run again."),
+    ("unable to open", "cannot be opened. Check its path, its permissions and that the disk is mounted."),
+    ("not a database", f"is damaged. {RESTORE}"),
+    ("malformed", f"is damaged. {RESTORE}"),
+    ("no such table", f"is damaged. {RESTORE}"),
+    ("migration in unexpected state", f"lacks tables. {RESTORE}"),
+    (
+        "out-of-date database schema",
+        "was written by another version of MLflow. Install that version, or restore a backup made with this one.",
+    ),
+)
+
+
+class DatabaseBusy(StoreError):
+    """The same call may succeed a moment later."""
+
+
+class Faults:
+    """Names the faults of one tracking database; `database` is its file, None for a server."""
+
+    def __init__(self, database: Path | None, patience_s: float):
+        self._database = database
+        self._patience_s = patience_s
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Turn every fault of the database inside into a StoreError."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as cause:
+            if cause.error_code in ABOUT_THE_REQUEST:
+                raise
+            raise self._error(str(cause)) from cause
+        except (SQLAlchemyError, sqlite3.Error) as cause:
+            raise self._error(str(cause)) from cause
+
+    def _error(self, message: str) -> StoreError:
+        is_busy = self._database is None or "locked" in message
+        return (DatabaseBusy if is_busy else StoreError)(self.explain(message))
+
+    def explain(self, message: str) -> str:
+        """Place, cause and cure for a message of SQLite, SQLAlchemy or MLflow."""
+        reason = _reason(message)
+        if self._database is None:
+            return f"MLflow's database does not answer: {reason}. Start its server and run again; nothing was half registered."
+        if "locked" in message:
+            return (
+                f"MLflow's database {self._database} has been locked by another process for {self._patience_s:g} s. End what holds it "
+                f"(`fuser {self._database}` names it) and run again; nothing was half registered."
+            )
+        cure = next((cure for part, cure in CURES if part in message), "cannot be used. Mend it or restore a backup, and run again.")
+        return f"MLflow's database {self._database} {cure} ({reason})"
+
+
+class NamedClient:
+    """An MlflowClient whose calls raise StoreError for faults of the database. Calls that move files raise what their storage raises."""
+
+    def __init__(self, client: Any, faults: Faults):
+        self._client = client
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not callable(method) or "artifact" in name:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._faults.named():
+                return method(*args, **kwargs)
+
+        return call
+
+
+def _reason(message: str) -> str:
+    """The driver's own words out of a message of several lines.
+
+    >>> _reason("raised as a result of autoflush\\n(sqlite3.OperationalError) attempt to write a readonly database\\n[SQL: …]")
+    'attempt to write a readonly database'
+    """
+    driver = re.search(r"\((?:sqlite3|psycopg2)\.\S*\) (.+)", message)
+    return (driver[1] if driver else message.strip().partition("\n")[0]).strip().rstrip(".")

@@ -1,0 +1,115 @@
+"""A damaged, foreign or read-only MLflow database: named errors with place and cure."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.registry import Registry
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database in one file."""
+    home = tmp_path_factory.mktemp("mlflow")
+    Registry(f"sqlite:///{home / 'mlflow.db'}", home / "artifacts", "demo").initialise()
+    with closing(sqlite3.connect(home / "mlflow.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return home / "mlflow.db"
+
+
+@pytest.fixture
+def database(migrated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(migrated, tmp_path / "mlflow.db"))
+
+
+@pytest.fixture
+def read_only() -> Iterator[None]:
+    """Connections of MLflow that may only read: as root no file mode stops a writer."""
+
+    def only_read(connection: sqlite3.Connection, record: object) -> None:
+        connection.execute("PRAGMA query_only=ON")
+
+    event.listen(Engine, "connect", only_read)
+    yield
+    event.remove(Engine, "connect", only_read)
+
+
+def no_database(path: Path) -> None:
+    path.write_text("not a database " * 4000)
+
+
+def overwritten_pages(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+
+
+def missing_table(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE model_versions")
+
+
+def newer_version(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+        connection.commit()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    no_database: "is damaged. Restore a backup",
+    overwritten_pages: "is damaged. Restore a backup",
+    missing_table: "lacks tables. Restore a backup",
+    newer_version: "another version of MLflow. Install that version",
+    a_folder: "cannot be opened. Check its path",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_database_is_named_with_its_cure(database: Path, damage: Callable[[Path], None]) -> None:
+    damage(database)
+    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo", patience_s=0.1)
+    for act in (registry.list_models, lambda: registry.promote("policy", 1)):
+        with pytest.raises(StoreError, match=f"MLflow's database {database} .*") as named:
+            act()
+        assert DAMAGES[damage] in str(named.value)
+        assert "SELECT" not in str(named.value)
+
+
+@pytest.mark.usefixtures("read_only")
+def test_read_only_database_is_named_at_once(database: Path) -> None:
+    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo")
+    assert registry.list_models() == []
+    with pytest.raises(StoreError, match=r"cannot be written\. Give this user write permission"):
+        registry.run("r").__enter__()
+
+
+def test_read_only_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    registry = Registry(f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}", tmp_path / "artifacts", "demo")
+    with pytest.raises(StoreError, match="cannot be locked: its folder cannot be written"):
+        registry.list_models()
+
+
+def test_champions_name_a_damaged_registry(database: Path) -> None:
+    overwritten_pages(database)
+    workspace = Workspace(Settings(home=database.parent, mlflow_url=f"sqlite:///{database}"))
+    with pytest.raises(StoreError, match="is damaged"):
+        workspace.champions.policy()
+
+
+def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(StoreError, match="MLflow's database does not answer"):
+        Registry("http://127.0.0.1:9", tmp_path / "artifacts", "demo").list_models()
