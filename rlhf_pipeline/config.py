@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
 
@@ -360,17 +361,21 @@ def code_commit() -> str | None:
 _NAMES = re.compile(r"""\"[^"]{2,}"|'(?!<)[^']{2,}'""")  # what PyYAML quotes of a file; '<scalar>' and single signs are its own
 
 
+def _hidden(name: re.Match[str]) -> str:
+    return name[0] if name[0][1:-1] in Settings.model_fields else "…"
+
+
 def _yaml_values(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except yaml.MarkedYAMLError as cause:
         # Neither the line nor a name in it is repeated, here or as a cause: they may be a password or a key.
         mark = cause.problem_mark or cause.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigurationError(
-            f"{path} is not readable YAML: {_NAMES.sub('…', cause.problem or 'it breaks off')}{place}. "
+            f"{path} is not readable YAML: {_NAMES.sub(_hidden, cause.problem or 'it breaks off')}{place}. "
             "Correct it, or put the value in single quotes."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:

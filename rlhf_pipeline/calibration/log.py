@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import CalibrationReport
 
@@ -47,7 +48,7 @@ def read_entries(text: str) -> ReadLog:
     Raises DatasetError where the text is no list of entries at all.
     """
     try:
-        entries = json.loads(text)
+        entries = parse_json(text, is_finite=False)  # a number that is not finite costs its entry alone
     except (ValueError, RecursionError) as cause:
         raise DatasetError(f"This calibration log is no JSON ({cause}). Write it again: rlhf export calibration-log.") from cause
     if not isinstance(entries, list):

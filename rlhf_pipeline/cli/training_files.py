@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import DatasetError, NotEnoughData
 from rlhf_pipeline.files import refusals_named, write_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
@@ -74,7 +75,7 @@ def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as cause:
             raise DatasetError(f"{path}, line {number}: no JSON ({cause}). Write one object a line.") from cause
         if not isinstance(row, dict):

@@ -36,6 +36,8 @@ def text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
         raise Rejected(f"{name} is missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise Rejected(f"{name} is a {type(value).__name__}, not a text")
+    if isinstance(value, float) and math.isinf(value):
+        raise Rejected(f"{name} is {value}, not a text. Its number was too large for the file: write it as text")
     said = value if isinstance(value, str) else _number_as_text(value)
     if not may_be_empty and not said.strip():
         raise Rejected(f"{name} is empty")
@@ -78,10 +80,10 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf) -> floa
         return None
     try:
         found = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise Rejected(f"{name} is {_shown(value)}, not a number")
+        raise Rejected(f"{name} is {_shown(value)}, not a finite number")
     if not low <= found <= high:
         raise Rejected(
             f"{name} is {found:g}, it lies between {low:g} and {high:g}" if high < math.inf else f"{name} is {found:g}, below {low:g}"

@@ -1,12 +1,12 @@
 """Rows of JSONL, line by line, and of small files with one JSON array. Knows JSON."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, Row, refusals_named
+from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import DatasetError
 
 MAX_JSON = 100 * MEGABYTE  # bytes of a .json file: it is read whole
@@ -52,11 +52,13 @@ def _raw_lines(file: BinaryIO) -> Iterator[bytes | None]:
 
 def _json_row(line: int, raw: bytes) -> Row:
     try:
-        cells = json.loads(raw.decode("utf-8"))
+        cells = parse_json(raw.decode("utf-8"))
     except UnicodeDecodeError as cause:
         return Row(
             line, {"": raw.decode("utf-8", "replace").rstrip()}, f"not UTF-8 (byte {cause.start + 1} of the line). Save the file as UTF-8"
         )
+    except DocumentError as cause:
+        return Row(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
     except (ValueError, RecursionError) as cause:
         return Row(line, {"": raw.decode("utf-8", "replace").rstrip()}, f"no JSON ({cause}). Write one JSON object a line")
     if not isinstance(cells, dict):
@@ -101,13 +103,15 @@ class JsonArray:
         return self._rows()
 
     def _rows(self) -> Iterator[Row]:
-        text, decoder, blank = self._text, json.JSONDecoder(), re.compile(r"\s*")
+        text, blank = self._text, re.compile(r"\s*")
         at, line, counted = self._start, 1, 0
         at = _skip(blank, text, at)
         while text[at : at + 1] != "]":
             line, counted = line + text.count("\n", counted, at), at
             try:
-                value, at = decoder.raw_decode(text, at)
+                value, at = parse_json_at(text, at)
+            except DocumentError as cause:
+                raise DatasetError(f"{self._path}, line {line}: {cause}.") from cause
             except (ValueError, RecursionError) as cause:
                 raise DatasetError(
                     f"{self._path}, line {line}: no JSON ({cause}). Mend it there; if it ends there, copy the file again."

@@ -12,6 +12,7 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
 
@@ -75,7 +76,7 @@ class Mapping(BaseModel):
         said: dict[str, Any] = {}
         if path is not None:
             try:
-                said = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+                said = parse_yaml(path.read_text(encoding="utf-8")) or {}
             except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
                 raise DatasetError(
                     f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and below it `our_name: their_column`."

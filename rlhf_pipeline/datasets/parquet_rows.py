@@ -6,6 +6,7 @@ from typing import Any
 
 from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, Row
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.prompts.rows import duplicate_columns
 
 
 class ParquetFile:
@@ -23,6 +24,9 @@ class ParquetFile:
             raise DatasetError(
                 f"{path} is no whole Parquet file: it was cut off, or is something else. Copy it again. ({cause})"
             ) from cause
+        twice = duplicate_columns(self._file.schema_arrow)
+        if twice:
+            raise DatasetError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")
         self.columns: list[str] = list(self._file.schema_arrow.names)
         self.size: int = self._file.metadata.num_rows
         self._n_read = 0

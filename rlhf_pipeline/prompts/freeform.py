@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.rows import read_rows
@@ -104,7 +105,7 @@ def _text_lines(path: Path) -> list[str]:
 
 def _yaml_lines(path: Path) -> list[tuple[str, str, str]]:
     try:
-        by_category = yaml.safe_load(path.read_text(encoding="utf-8"))
+        by_category = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise PromptError(f"Instructions {path} cannot be read ({cause}). Give UTF-8 YAML of `category: [lines]`.") from cause
     if not isinstance(by_category, dict) or not all(isinstance(texts, list) for texts in by_category.values()):

@@ -5,12 +5,13 @@ A row that cannot be read costs itself alone: it comes as a `Row` with a fault. 
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import PromptError
 
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
@@ -45,6 +46,20 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from _parquet_rows(path)
     else:
         raise PromptError(f"Prompts file {path}: unknown kind {kind!r}. Give {', '.join(DATA_FILES[:-1])} or {DATA_FILES[-1]}.")
+
+
+def duplicate_columns(schema: Any) -> list[str]:
+    """Names that an Arrow schema holds twice, nested ones with their path, sorted."""
+    return sorted(set(_duplicates([schema.field(i) for i in range(len(schema.names))], "")))
+
+
+def _duplicates(fields: Sequence[Any], path: str) -> Iterator[str]:
+    names = [field.name for field in fields]
+    for field in fields:
+        if names.count(field.name) > 1:
+            yield f"{path}{field.name}"
+        kind = field.type
+        yield from _duplicates([kind.field(i) for i in range(kind.num_fields)], f"{path}{field.name}.")
 
 
 def is_rows(path: Path) -> bool:
@@ -111,7 +126,9 @@ def _json_row(where: str, line: str, fault: str | None) -> Row:
     if fault is not None:
         return Row(where, {}, fault)
     try:
-        cells = json.loads(line)
+        cells = parse_json(line)
+    except DocumentError as cause:
+        return Row(where, {}, str(cause))
     except json.JSONDecodeError as cause:
         return Row(where, {}, f"no JSON ({cause.msg}, column {cause.colno}). Write one JSON object a line")
     except (ValueError, RecursionError) as cause:  # a number or a nesting beyond what Python reads
@@ -131,14 +148,16 @@ def _json_array(path: Path) -> Iterator[Row]:
         said = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         raise PromptError(f"{path}: not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8.") from cause
-    decoder, at, line = json.JSONDecoder(), _blank(said, 0), 1
+    at, line = _blank(said, 0), 1
     if said[at : at + 1] != "[":
         raise PromptError(f"{path} begins with no list. Write [{{...}}, {{...}}], or one object a line in a .jsonl file.")
     seen, at = 0, _blank(said, at + 1)
     while said[at : at + 1] != "]":
         line, seen = line + said.count("\n", seen, at), at
         try:
-            cells, end = decoder.raw_decode(said, at)
+            cells, end = parse_json_at(said, at)
+        except DocumentError as cause:
+            raise PromptError(f"{path}, line {line}: {cause}.") from cause
         except (ValueError, RecursionError) as cause:
             raise PromptError(f"{path}, line {line}: no JSON ({cause}). Correct it; what follows cannot be read either.") from cause
         yield _object(f"{path}, line {line}", cells)
@@ -217,6 +236,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
+            twice = duplicate_columns(file.schema_arrow)
+            if twice:
+                raise PromptError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")
             for batch in file.iter_batches(ROWS_AT_ONCE):
                 for cells in batch.to_pylist():
                     number += 1

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
@@ -118,7 +119,7 @@ def load_templates(path: Path | None = None) -> tuple[Template, ...]:
 def _load(path: Path, modified_at: int) -> tuple[Template, ...]:
     """Read once per version of the file."""
     try:
-        library = yaml.safe_load(path.read_text(encoding="utf-8"))
+        library = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise PromptError(f"Template library {path} cannot be read ({cause}). Give a UTF-8 YAML file with `templates:`.") from cause
     if not isinstance(library, dict) or not library.get("templates"):

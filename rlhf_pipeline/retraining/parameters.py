@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 
 
@@ -49,7 +50,7 @@ def strategy_params(values: Mapping[str, Any]) -> StrategyParams:
 def read_strategy_params(path: Path) -> StrategyParams:
     """Parameters from a YAML or JSON file (JSON is YAML). Raises ConfigurationError naming file and cause."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise ConfigurationError(f"{path} cannot be read as YAML or JSON: {cause}") from cause
     if not isinstance(values, dict):

@@ -240,3 +240,9 @@ def test_broken_facts_are_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"project.json cannot be read") as refused:
         Settings.read({}, tmp_path)
     assert "secret" not in str(refused.value)
+
+
+def test_a_setting_given_twice_is_named_with_its_line(tmp_path):
+    (tmp_path / "rlhf.yaml").write_text("project: one\nkeep_days: 5\nproject: two\n")
+    with pytest.raises(ConfigurationError, match=r"rlhf\.yaml .*duplicate key 'project', line 3"):
+        Settings.read({}, tmp_path)

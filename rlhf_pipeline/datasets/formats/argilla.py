@@ -12,6 +12,7 @@ from typing import IO, Any, ClassVar
 import pandas as pd
 
 from rlhf_pipeline.datasets.formats.base import plain_columns
+from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
@@ -40,7 +41,7 @@ class Argilla:
 
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         try:
-            records = json.loads(file.read().decode())
+            records = parse_json(file.read().decode())
         except ValueError as cause:  # broken JSON and broken UTF-8
             raise FrameError(f"{schema.name}: this is no JSON array in UTF-8 ({cause}). Write the file anew.") from cause
         if not isinstance(records, list):

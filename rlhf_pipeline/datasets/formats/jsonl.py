@@ -7,6 +7,7 @@ from typing import IO, Any, ClassVar
 import pandas as pd
 
 from rlhf_pipeline.datasets.formats.base import plain_columns
+from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
@@ -47,7 +48,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def _row(line: bytes, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode())
+        row = parse_json(line.decode())
     except ValueError as cause:  # broken JSON and broken UTF-8
         raise FrameError(f"Line {number} is no JSON in UTF-8 ({cause}). Write the file anew, or mend that line.") from cause
     if not isinstance(row, dict):

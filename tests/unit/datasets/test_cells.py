@@ -71,7 +71,8 @@ def test_an_unknown_zone_is_named():
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (None, "is missing"), (math.nan, "is missing"), ("", "is empty"), (" \n", "is empty"), (["x"], "is a list, not a text"), (True, "is a bool"),
+        (None, "is missing"), (math.nan, "is missing"), ("", "is empty"), (" \n", "is empty"), (math.inf, "is inf, not a text"),
+        (["x"], "is a list, not a text"), (True, "is a bool"),
         ("x" * 1_000_001, "has 1,000,001 bytes, the limit is 1,000,000"), ("a\0b", "NUL"), ("caf\udce9", r"not UTF-8 \(byte 0xE9 after 3 characters"),
         ("\ud83d", "half a character"),
     ],
@@ -90,7 +91,7 @@ def test_numbers_are_texts_where_a_text_is_meant():
         identifier("x" * 201, "pair_id")
 
 
-@pytest.mark.parametrize("value", ["x", math.inf, "nan", True, [], -1])
+@pytest.mark.parametrize("value", ["x", math.inf, "nan", "1e400", 10**400, True, [], -1])
 def test_what_is_no_number_in_bounds_is_refused(value):
     with pytest.raises(Rejected, match="duration_s is"):
         number(value, "duration_s", low=0)

@@ -189,3 +189,31 @@ def test_nanoseconds_are_cut_to_microseconds(tmp_path):
     pq.write_table(pa.table({"t": pa.array([1_454_246_586_123_456_789], pa.timestamp("ns", tz="UTC"))}), tmp_path / "f.parquet")
     ((_, cells),) = rows(tmp_path / "f.parquet")
     assert cells["t"].isoformat() == "2016-01-31T13:23:06.123456+00:00"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
+        ('{"a": 1e400}', "'a' is 1e400, not a finite number"),
+        ('{"a": NaN}', "'a' is NaN, not a finite number"),
+    ],
+)
+def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said):
+    path = write(tmp_path / "f.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
+    assert rows(path) == [(1, {"a": 1}), (3, {"a": 3})]
+    ((number, fault),) = faults(path)
+    assert number == 2
+    assert said in fault
+    with pytest.raises(DatasetError, match=f"line 2: .*{said}"):
+        open_rows(write(tmp_path / "f.json", f'[{{"a": 1}},\n{line}]'))
+
+
+def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):
+    pq.write_table(pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "b", "a"]), tmp_path / "f.parquet")
+    with pytest.raises(DatasetError, match=r"columns \['a'\] come twice in the schema\. Rename one of them"):
+        open_rows(tmp_path / "f.parquet")
+    nested = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(pa.table({"a": nested}), tmp_path / "f.parquet")
+    with pytest.raises(DatasetError, match=r"columns \['a.x'\] come twice"):
+        open_rows(tmp_path / "f.parquet")

@@ -1,6 +1,8 @@
 import json
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlhf_pipeline.errors import PromptError
@@ -239,7 +241,7 @@ def test_the_same_text_in_another_form_of_unicode_is_a_duplicate(tmp_path):
 
 
 def test_a_missing_reference_is_none_and_categories_are_read_in_any_case(tmp_path):
-    row = from_file(written(tmp_path / "p.jsonl", '{"text": "x", "reference": NaN, "category": " Reasoning", "difficulty": "Hard"}')).iloc[
+    row = from_file(written(tmp_path / "p.jsonl", '{"text": "x", "reference": null, "category": " Reasoning", "difficulty": "Hard"}')).iloc[
         0
     ]
     assert pd.isna(row["reference"])
@@ -273,3 +275,25 @@ def test_texts_of_a_folder_are_prompts_and_those_that_cannot_be_read_are_named(t
     (tmp_path / "none").mkdir()
     with pytest.raises(PromptError, match="none holds no rows"):
         from_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"text": "x", "text": "y"}', "line 2: key 'text' occurs twice"),
+        ('{"text": "x", "variables": {"n": 1e400}}', "line 2: 'n' is 1e400, not a finite number"),
+    ],
+)
+def test_rows_that_json_would_change_are_refused(tmp_path, line, said):
+    report = Report()
+    path = written(tmp_path / "p.jsonl", f'{{"text": "fine"}}\n{line}\n')
+    assert from_file(path, report=report)["text"].tolist() == ["fine"]
+    assert said in " ".join(f"{refused.where}: {refused.reason}" for refused in report.rejections).replace(str(path) + ", ", "")
+    with pytest.raises(PromptError, match=said):
+        from_file(written(tmp_path / "p.json", f'[{{"text": "fine"}},\n{line}]'))
+
+
+def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):
+    pq.write_table(pa.table([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), tmp_path / "p.parquet")
+    with pytest.raises(PromptError, match=r"columns \['text'\] come twice in the schema"):
+        from_file(tmp_path / "p.parquet")

@@ -1,0 +1,96 @@
+"""Parses JSON and YAML; refuses duplicate keys and numbers that are not finite, which their parsers accept silently."""
+
+import json
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+
+class DocumentError(ValueError):
+    """A document that its parser would accept and change silently. The message is a sentence with its cure, without the last dot."""
+
+
+class _NotFinite(str):
+    """A number of the document as it is written there, until the object that holds it is complete and names its key."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise DocumentError(f"key {twice[0]!r} occurs twice in one object. Keep one of them")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in pairs:
+        if type(value) in (_NotFinite, list):
+            _refuse_not_finite(value, f"{name!r} is ")
+    return _unique(pairs)
+
+
+def _refuse_not_finite(value: Any, owner: str = "") -> None:
+    if isinstance(value, list):
+        for element in value:
+            _refuse_not_finite(element, owner)
+    elif isinstance(value, _NotFinite):
+        raise DocumentError(f"{owner}{value}, not a finite number. Write a number below 1.8e308, or null")
+
+
+def _float(digits: str) -> float | _NotFinite:
+    number = float(digits)
+    return number if math.isfinite(number) else _NotFinite(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_NotFinite)
+_DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def parse_json(text: str, *, is_finite: bool = True) -> Any:
+    """The value of a JSON document; with NaN and infinity only where `is_finite` is False.
+
+    Raises ValueError for broken JSON; DocumentError for duplicate keys, NaN, Infinity and numbers such as 1e400.
+
+    >>> parse_json('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    """
+    if text.startswith("\ufeff"):
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+    if not is_finite:
+        return _DECODER_OF_ANY_NUMBER.decode(text)
+    value = _DECODER.decode(text)
+    _refuse_not_finite(value)
+    return value
+
+
+def parse_json_at(text: str, start: int) -> tuple[Any, int]:
+    """The value that begins at `start`, and where it ends. Raises ValueError as `parse_json` does."""
+    value, end = _DECODER.raw_decode(text, start)
+    _refuse_not_finite(value)
+    return value, end
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name in seen:
+                raise yaml.constructor.ConstructorError(
+                    "while constructing a mapping", node.start_mark, f"found duplicate key {key.value!r}", key.start_mark
+                )
+            if name is not None and key.tag != "tag:yaml.org,2002:merge":
+                seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML document. Raises yaml.YAMLError, with the line, for broken YAML and duplicate keys.
+
+    >>> parse_yaml("a: 1")
+    {'a': 1}
+    """
+    return yaml.load(text, _Loader)
