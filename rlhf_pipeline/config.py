@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
@@ -94,12 +94,12 @@ class HomeFacts(BaseModel):
 class Settings(BaseModel):
     """Read once, by `definitions.py` and the command line; frozen. `RLHF_HOME=/data rlhf init` sets `home`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     home: Path = Field(default=Path("var"), description="All state lives below this folder")
     organization: str = Field(default="default", description="Owner of the project's rows", min_length=1)
     project: str = Field(default="demo", description="The one project this code location serves", pattern=r"^[a-z0-9_-]+$")
-    start_day: date = Field(default=date(2026, 1, 1), description="First daily partition (UTC)")
+    start_day: date = Field(default=date(2026, 1, 1), ge=date(1970, 1, 1), le=date(2099, 12, 31), description="First daily partition (UTC)")
     annotators: Literal["human", "simulated"] = Field(default="human", description="Who votes; `simulated` adds the simulated_voting job")
     scenario: str = Field(default="taste_change", description="Simulation scenario, where annotators are simulated")
     sensors_running: bool = Field(default=True, description="Sensors and schedules start RUNNING")
@@ -122,11 +122,17 @@ class Settings(BaseModel):
     prompt_price: float | None = Field(
         default=None,
         ge=0,
+        le=1_000_000,
         description="Of a million prompt tokens, for calls without a configuration of their own: written prompts, the stream",
     )
-    completion_price: float | None = Field(default=None, ge=0, description="Of a million completion tokens, for the same calls")
+    completion_price: float | None = Field(
+        default=None, ge=0, le=1_000_000, description="Of a million completion tokens, for the same calls"
+    )
     budget_per_day: float | None = Field(
-        default=None, ge=0, description="Most that the project may spend on a day (UTC), as the same calls see it; needs the two prices"
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        description="Most that the project may spend on a day (UTC), as the same calls see it; needs the two prices",
     )
     prompt_source: str = Field(
         default="templates", description="Where prompts come from: templates, dataset, freeform, or an installed one"
@@ -149,10 +155,16 @@ class Settings(BaseModel):
     )
     mlflow_ui: str = Field(default="http://127.0.0.1:5000", description="Address of MLflow's UI, for links from Dagster")
     frames_url: str | None = Field(default=None, description="fsspec URL of the frames; empty = a folder under home")
-    votes_per_request: int = Field(default=50, ge=1, description="New votes of a day after which its feedback run is requested")
-    quiet_minutes: float = Field(default=15, ge=0, description="Minutes without a new vote after which it is requested anyway")
-    min_new_pairs: int = Field(default=350, ge=10, description="Voted comparisons before the first reward model is fitted")
-    refit_after_pairs: int = Field(default=5000, ge=10, description="New ones before it is refitted without a detected change")
+    votes_per_request: int = Field(
+        default=50, ge=1, le=1_000_000_000, description="New votes of a day after which its feedback run is requested"
+    )
+    quiet_minutes: float = Field(default=15, ge=0, le=527_040, description="Minutes without a new vote after which it is requested anyway")
+    min_new_pairs: int = Field(
+        default=350, ge=10, le=1_000_000_000, description="Voted comparisons before the first reward model is fitted"
+    )
+    refit_after_pairs: int = Field(
+        default=5000, ge=10, le=1_000_000_000, description="New ones before it is refitted without a detected change"
+    )
     executor: Literal["in_process", "multiprocess"] = Field(
         default="in_process", description="Where the steps of a run are executed: in the run's own process, or each in one of its own"
     )
@@ -161,15 +173,27 @@ class Settings(BaseModel):
     max_concurrent_runs: int = Field(
         default=4, ge=1, le=1000, description="Runs at the same time; `rlhf init` and `rlhf dev` write it into Dagster's home"
     )
-    sensor_seconds: int = Field(default=10, ge=1, description="Least time between two ticks of a sensor")
-    heartbeat_seconds: float = Field(default=5, gt=0, description="Between two heartbeats of a run")
-    dead_after_seconds: float = Field(default=60, gt=0, description="Silence after which a run counts as killed")
+    sensor_seconds: int = Field(default=10, ge=1, le=86_400, description="Least time between two ticks of a sensor")
+    heartbeat_seconds: float = Field(default=5, gt=0, le=3600, description="Between two heartbeats of a run")
+    dead_after_seconds: float = Field(
+        default=60, gt=0, le=604_800, description="Silence after which a run counts as killed; at least two heartbeats"
+    )
     web_url: str = Field(
         default="http://127.0.0.1:8080",
         description="Where people reach the web app: in login links; its host is served beside loopback, https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
-    keep_days: int = Field(default=90, ge=1, description="Runs older than this are purged, with their events; ticks go by dagster.yaml")
+    keep_days: int = Field(
+        default=90, ge=1, le=36_500, description="Runs older than this are purged, with their events; ticks go by dagster.yaml"
+    )
+
+    @field_validator("dead_after_seconds")
+    @classmethod
+    def _outlasts_a_late_heartbeat(cls, seconds: float, info: ValidationInfo) -> float:
+        heartbeat = info.data.get("heartbeat_seconds", 0.0)
+        if seconds < 2 * heartbeat:
+            raise ValueError(f"must be at least two heartbeats (heartbeat_seconds is {heartbeat:g}): every living run would be failed")
+        return seconds
 
     @field_validator("server_url")
     @classmethod
@@ -257,9 +281,20 @@ class Settings(BaseModel):
         try:
             settings = cls(**values)
         except ValidationError as cause:
-            problems = "; ".join(f"{e['loc'][0] if e['loc'] else 'settings'}: {e['msg']}" for e in cause.errors())
-            raise ConfigurationError(f"Settings cannot be used: {problems}.") from cause
+            raise ConfigurationError(f"Settings cannot be used: {_problems(cause)}.") from cause
         return settings.model_copy(update={"home": (folder / settings.home).absolute()})
+
+
+def _problems(refusal: ValidationError) -> str:
+    """Each setting with what is expected, and its value where that cannot be a secret: of numbers, dates, switches and words to choose from."""
+    said = []
+    for error in refusal.errors():
+        name = str(error["loc"][0]) if error["loc"] else "settings"
+        field = Settings.model_fields.get(name)
+        is_open = field is not None and not any(kind in str(field.annotation) for kind in ("str", "Secret", "Path"))
+        value = f", not {error['input']!r}; correct {ENV_PREFIX}{name.upper()}, or {name} in rlhf.yaml" if is_open else ""
+        said.append(f"{name}: {error['msg']}{value}")
+    return "; ".join(said)
 
 
 def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:

@@ -402,6 +402,8 @@ class Promotion(Record):
 class AnnotationRules(Record):
     """How a project is annotated; versioned, set by a curator. A change holds for cards dealt from then on."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     overlap: int = Field(default=1, ge=1, le=9, description="people who judge each comparison")
     repeat_share: float = Field(default=0.08, ge=0, le=0.5, description="share of cards that repeat one's own, sides swapped")
     repeat_after: int = Field(default=20, ge=1, description="other votes between a card and its repeat")
@@ -409,7 +411,7 @@ class AnnotationRules(Record):
     lease_minutes: float = Field(default=10, gt=0, le=24 * 60, description="for which a dealt card is one's own")
     prefetch: int = Field(default=5, ge=1, le=20, description="cards dealt ahead")
     max_votes_per_day: int | None = Field(default=None, ge=1, description="of one annotator, in a UTC day; empty = no cap")
-    undo_seconds: float = Field(default=30, ge=0, description="in which a vote may be taken back or changed")
+    undo_seconds: float = Field(default=30, ge=0, le=86_400, description="in which a vote may be taken back or changed")
     requires_reason: bool = Field(default=False, description="a vote without a reason is refused, a skip is not")
     shows_length: bool = Field(default=False, description="characters of each completion, which invites a length bias")
     dimensions: tuple[str, ...] = Field(default=("helpful", "correct", "harmless", "style"), max_length=8, description="rubric, in order")

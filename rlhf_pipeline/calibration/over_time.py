@@ -50,7 +50,7 @@ Passes = Callable[[pd.DataFrame], "pd.DataFrame | None"]  # VOTES -> what was sa
 class OverTimeParams(BaseModel):
     """How long a window is, and how many are shown."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     window_days: int = Field(
         default=7, ge=1, le=366, description="Days of a window of calibration over time, its own among them; 1 is each day by itself"

@@ -18,7 +18,7 @@ from rlhf_pipeline.records import content_hash
 class PairingParams(BaseModel):
     """How many pairs of a prompt are judged, and how many of them twice."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     pairs_per_prompt: int = Field(default=2, ge=1, le=100, description="Comparisons per prompt, where its completions allow that many")
     repeat_share: float = Field(

@@ -46,7 +46,7 @@ ROUTES = FrameSchema(
 class RoutingParams(BaseModel):
     """How much people judge, and how sure the reward model must be to answer the rest."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     human_feedback_ratio: float = Field(default=1.0, ge=0, le=1, description="Share of a day's comparisons that people judge, rounded up")
     confidence_threshold: float = Field(

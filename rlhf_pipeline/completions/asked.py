@@ -25,7 +25,7 @@ T = TypeVar("T")
 class CompletionParams(BaseModel):
     """How many completions of a prompt, sampled how."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     k: int = Field(default=4, ge=1, le=64, description="Completions per prompt and model")
     temperatures: list[float] = Field(default=[0.7, 1.0], min_length=1, description="Sampling temperatures, 0 to 2; 0 is greedy")

@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, settled by what the provider c
 class CallParams(BaseModel):
     """How a provider is asked: how many calls at once, how often again, for how much."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     concurrency: int = Field(default=16, ge=1, le=1024, description="Calls under way at once to one provider and model")
     requests_per_minute: float | None = Field(
@@ -36,14 +36,20 @@ class CallParams(BaseModel):
     timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds without a byte after which a call is given up")
     backoff_s: float = Field(default=0.5, ge=0, le=60, description="Before a second attempt: at random up to this, doubling")
     max_backoff_s: float = Field(default=30.0, ge=0, le=600, description="Up to which it doubles")
-    max_pause_s: float = Field(default=600.0, ge=0, description="A run whose provider asks to be left alone for longer is parked")
-    prompt_price: float | None = Field(default=None, ge=0, description="Price of a million prompt tokens; empty = not known")
-    completion_price: float | None = Field(default=None, ge=0, description="Price of a million completion tokens; empty = not known")
-    budget_per_run: float | None = Field(
-        default=None, ge=0, description="Most that a run may cost, in the prices' currency; empty = no limit"
+    max_pause_s: float = Field(
+        default=600.0, ge=0, le=604_800, description="A run whose provider asks to be left alone for longer is parked"
     )
-    budget_per_day: float | None = Field(default=None, ge=0, description="Most that the project may spend on a day (UTC)")
-    budget_per_provider: float | None = Field(default=None, ge=0, description="Most that the project may ever spend with a provider")
+    prompt_price: float | None = Field(default=None, ge=0, le=1_000_000, description="Price of a million prompt tokens; empty = not known")
+    completion_price: float | None = Field(
+        default=None, ge=0, le=1_000_000, description="Price of a million completion tokens; empty = not known"
+    )
+    budget_per_run: float | None = Field(
+        default=None, ge=0, le=1_000_000_000, description="Most that a run may cost, in the prices' currency; empty = no limit"
+    )
+    budget_per_day: float | None = Field(default=None, ge=0, le=1_000_000_000, description="Most that the project may spend on a day (UTC)")
+    budget_per_provider: float | None = Field(
+        default=None, ge=0, le=1_000_000_000, description="Most that the project may ever spend with a provider"
+    )
     stream: bool = Field(default=False, description="Have texts streamed; costs about three times the CPU of whole answers")
 
     batch: bool = Field(

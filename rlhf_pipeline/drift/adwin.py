@@ -12,7 +12,7 @@ from rlhf_pipeline.drift.base import Floats, Signal, error_value, own_params
 class ADWINParams(BaseModel):
     """Knobs of ADWIN."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     adwin_delta: float = Field(default=0.1, gt=0, lt=1, description="ADWIN: confidence of one cut; larger is earlier and less certain")
     adwin_clock: int = Field(default=8, ge=1, description="ADWIN: votes between two looks")

@@ -11,7 +11,7 @@ from rlhf_pipeline.records import DriftEvent
 class ConfirmationParams(BaseModel):
     """How many detectors must agree, and how near to each other."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     confirmations: int = Field(default=2, ge=1, le=4, description="Distinct detectors that must report; all calibration tests count as one")
     confirmation_window: int = Field(default=500, ge=1, description="Votes within which they must report to confirm each other")

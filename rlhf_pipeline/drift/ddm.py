@@ -10,7 +10,7 @@ from rlhf_pipeline.drift.base import Signal, error_value, own_params
 class DDMParams(BaseModel):
     """Knobs of DDM."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     ddm_warning_level: float = Field(
         default=2.0, gt=0, description="DDM: standard deviations above the lowest error rate at which a warning begins"

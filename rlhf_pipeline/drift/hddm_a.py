@@ -10,7 +10,7 @@ from rlhf_pipeline.drift.base import Signal, error_value, own_params
 class HDDMAParams(BaseModel):
     """Knobs of HDDM-A."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     hddm_a_drift_alpha: float = Field(default=0.001, gt=0, lt=1, description="HDDM-A: significance at which drift is detected")
     hddm_a_warning_alpha: float = Field(

@@ -23,7 +23,7 @@ N_TESTS = 8  # two for each of three distributions, embeddings, error rate
 class WindowParams(BaseModel):
     """When two windows differ. A difference counts if it is both unlikely by chance and large enough to matter."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     alpha: float = Field(default=0.01, gt=0, lt=0.5, description="False discovery rate over all tests of a day (Benjamini-Hochberg)")
     min_prompts: int = Field(default=30, ge=10, description="Prompts a day needs for a verdict on lengths, confidence and embeddings")

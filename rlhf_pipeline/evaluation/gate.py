@@ -10,7 +10,7 @@ from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision
 class GateParams(BaseModel):
     """What a candidate must reach."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_win_rate: float = Field(0.5, description="The win rate's lower bound must be above this", ge=0, le=1)
     max_length_change: float = Field(0.25, description="Largest relative change of the mean length, either way", ge=0)

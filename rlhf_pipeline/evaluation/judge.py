@@ -31,7 +31,7 @@ ASSET = "evaluation"  # under which the ledger keeps what is written here
 class EvaluationParams(BaseModel):
     """How two policies are compared."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     temperature: float = Field(0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5)
     top_p: float = Field(1.0, description="Nucleus mass of both policies", gt=0, le=1)

@@ -22,7 +22,7 @@ ANSWERS = Path(__file__).with_name("answers.yaml")
 class CorpusParams(BaseModel):
     """How many texts, and how often each quality."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n_texts: int = Field(13_440, description="Prompt and completion pairs", ge=100)
     wrong: float = Field(0.25, description="Share of checkable completions with a wrong answer", ge=0, le=1)

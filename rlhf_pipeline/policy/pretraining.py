@@ -30,7 +30,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 class PretrainingParams(BaseModel):
     """Size of the model and length of its training."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     corpus: CorpusParams = Field(default_factory=CorpusParams, description="The texts it learns")
     n_vocabulary: int = Field(1024, description="Tokens of the byte-level BPE", ge=300, le=50_000)

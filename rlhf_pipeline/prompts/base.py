@@ -23,7 +23,7 @@ ROWS_AT_ONCE = 5_000
 class PromptParams(ConstraintParams):
     """How many prompts of what kind, and what each must keep; quotas are exact, by largest remainder."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n: int = Field(100, description="Prompts per day", ge=1, le=100_000)
     categories: dict[str, float] = Field({}, description="Share per category; empty = the source's own, templates: all six equally")

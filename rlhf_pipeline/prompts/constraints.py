@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rlhf_pipeline.errors import PromptError
 
@@ -40,6 +40,8 @@ class Broken(NamedTuple):
 
 class ConstraintParams(BaseModel):
     """What every prompt must keep; by default everything may pass."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     min_chars: int = Field(1, description="Least characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
     max_chars: int = Field(MAX_PROMPT_BYTES, description="Most characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)

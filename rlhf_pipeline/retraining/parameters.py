@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import ConfigurationError
 class StrategyParams(BaseModel):
     """Parameters of all strategies, so that two runs can differ in the strategy alone."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     learning_rate: float = Field(2e-4, description="Peak learning rate of AdamW, linear decay", gt=0, le=1)
     warmup_share: float = Field(0.1, description="Share of the steps in which the learning rate rises to its peak", ge=0, lt=1)

@@ -15,7 +15,7 @@ SCORES = ("comparison_id", "p_chosen")
 class SelectionParams(BaseModel):
     """How the retraining set is chosen."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_pairs: int = Field(400, description="Most pairs in the retraining set", ge=1)
     min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)

@@ -14,7 +14,7 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 class TriggerParams(ConfirmationParams):
     """When events are enough for a retraining."""
 
-    cool_down_hours: float = Field(default=24.0, ge=0, description="Hours after a fire in which no other fires")
+    cool_down_hours: float = Field(default=24.0, ge=0, le=8760, description="Hours after a fire in which no other fires")
     min_new_votes: int = Field(default=200, ge=0, description="Votes since the last fire (or ever) before the next")
 
 

@@ -39,7 +39,7 @@ LENGTH = -2  # the column of the features that holds the length: length and numb
 class EmbeddingParams(HeadParams, LabelParams):
     """How the embedding reward model is fitted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
     l2_grid: list[float] = Field(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.reward_model.linear_head import Head, Problem, fit_head
@@ -28,6 +28,8 @@ STOP_AFTER = 4  # epochs without a gain on the held-out prompts
 
 class HeadParams(BaseModel):
     """Which head, and how many."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     head: Literal["linear", "mlp"] = Field(default="linear", description="linear, or linear with a hidden layer that corrects it")
     n_members: int = Field(

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError
 
@@ -29,6 +29,8 @@ FIRST_LOG_TIE_WIDTH = 0.0  # a third of all judgements between equals are ties; 
 
 class LossParams(BaseModel):
     """Which loss, and what it takes."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     loss: LossName = Field(
         default="soft",

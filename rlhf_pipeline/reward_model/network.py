@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
 from rlhf_pipeline.protocols import Progress, silent
@@ -24,6 +24,8 @@ HEAD_SD = 0.02
 
 class NetworkParams(BaseModel):
     """What the network is made of."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     adapter: Literal["none", "lora"] = Field(
         default="none", description="none: all weights are trained; lora: low-rank adapters and the head alone, for causal language models"

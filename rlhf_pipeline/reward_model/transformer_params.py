@@ -9,7 +9,7 @@ from rlhf_pipeline.reward_model.trainers.base import OptimisationParams, Trainer
 class FineTuningParams(OptimisationParams, NetworkParams):
     """What a transformer reward model has beside the parameters of every kind."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_tokens: int = Field(default=256, ge=8, le=131_072, description="Tokens of prompt and completion together; what is longer is cut")
     smoothing: float = Field(
@@ -35,7 +35,7 @@ class FineTuningParams(OptimisationParams, NetworkParams):
 class TransformerParams(FineTuningParams, TrainerParams):
     """How a transformer reward model is fitted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
     n_members: int = Field(default=1, ge=1, le=32, description="Models fitted with seeds seed, seed + 1, …; a score is their mean")

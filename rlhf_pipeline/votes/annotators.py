@@ -62,7 +62,7 @@ ANNOTATOR_FIGURES = FrameSchema(
 class FiguresParams(BaseModel):
     """What counts as too fast, and how sure intervals are."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     fastest_reading: float = Field(
         default=100.0,

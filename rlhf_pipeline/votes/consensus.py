@@ -77,7 +77,7 @@ CONSENSUS = FrameSchema(
 class ConsensusParams(BaseModel):
     """When people agree."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_votes: int = Field(default=2, ge=1, description="Judgements below which a comparison is open; usually the project's overlap")
     min_share: float = Field(default=2 / 3, gt=0.5, le=1, description="Share of the weight below which it is disputed")

@@ -32,7 +32,7 @@ CONFUSION_LABELS = FrameSchema(
 class DawidSkeneParams(BaseModel):
     """How long the EM runs, and from which tables of confusions it moves away."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_iterations: int = Field(default=100, ge=1, description="EM iterations at most")
     tolerance: float = Field(default=1e-6, gt=0, description="Change of the mean evidence below which it has converged")

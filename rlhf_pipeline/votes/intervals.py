@@ -30,7 +30,7 @@ SAME = 1e-9  # statistics of resamples that differ by rounding alone
 class BootstrapParams(BaseModel):
     """How intervals are drawn."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n_resamples: int = Field(default=1000, ge=100, le=100_000, description="Bootstrap resamples of whole groups")
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of every confidence interval")

@@ -67,7 +67,7 @@ ANNOTATORS = FrameSchema(
 class JointParams(BaseModel):
     """How the joint model is fitted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     shares_completions: bool = Field(default=True, description="A completion has one utility in all its comparisons (needs comparisons)")
     n_nodes: int = Field(default=11, ge=5, le=61, description="Points of the quadrature over a comparison's difference of utility")

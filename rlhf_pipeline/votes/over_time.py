@@ -98,7 +98,7 @@ AGREEMENT_OVER_TIME = FrameSchema(
 class WindowParams(BaseModel):
     """How long a window is."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     window_days: int = Field(
         default=7, ge=1, le=366, description="Days of a window of annotators' figures over time; of 7 windows begin on Mondays"

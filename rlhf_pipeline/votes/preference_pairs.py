@@ -16,7 +16,7 @@ MAX_STRENGTH = 4
 class PairParams(BaseModel):
     """What makes a majority."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_votes: int = Field(default=1, ge=1, description="Votes for a or b a comparison needs to become a pair")
     min_agreement: float = Field(default=0.5, ge=0.5, le=1, description="Smallest share of those votes on the majority's side")

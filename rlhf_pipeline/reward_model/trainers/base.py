@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record, content_hash
@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 
 class OptimisationParams(BaseModel):
     """How the weights of a transformer are moved."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     trainer: Literal["shared_text", "trl"] = Field(
         default="shared_text",

@@ -1,0 +1,74 @@
+"""Every number that a setting, rule or parameter takes is finite, and settings that cannot work are refused at load."""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+import rlhf_pipeline
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+
+
+def parameter_classes() -> list[type[BaseModel]]:
+    for module in pkgutil.walk_packages(rlhf_pipeline.__path__, "rlhf_pipeline."):
+        if ".migrations" not in module.name:
+            importlib.import_module(module.name)
+    found = {kind for kind in descendants(BaseModel) if kind.__module__.startswith("rlhf_pipeline.")}
+    return sorted((kind for kind in found if kind.__name__.endswith(("Params", "Settings", "Rules"))), key=lambda kind: kind.__name__)
+
+
+def descendants(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from descendants(child)
+
+
+def test_every_number_of_a_parameter_class_is_finite():
+    accepted = []
+    for kind in parameter_classes():
+        for name, field in kind.model_fields.items():
+            said = str(field.annotation)
+            if "float" not in said:
+                continue
+            for value in (math.inf, -math.inf, math.nan):
+                given = [value] if "list[" in said else {"a": value} if "dict[" in said else value
+                try:
+                    kind.model_validate({name: given})
+                except ValidationError as refusal:
+                    if any(error["loc"][:1] == (name,) for error in refusal.errors()):
+                        continue
+                accepted.append(f"{kind.__module__}.{kind.__name__}.{name}={value}")
+    assert accepted == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"RLHF_QUIET_MINUTES": "inf"},
+            r"quiet_minutes: .*finite number, not 'inf'; correct RLHF_QUIET_MINUTES, or quiet_minutes in rlhf\.yaml",
+        ),
+        ({"RLHF_HEARTBEAT_SECONDS": "nan"}, "heartbeat_seconds: .*finite number, not 'nan'"),
+        ({"RLHF_KEEP_DAYS": "1000000000"}, "keep_days: .*less than or equal to 36500, not '1000000000'"),
+        ({"RLHF_START_DAY": "0001-01-01"}, "start_day: .*greater than or equal to 1970-01-01, not '0001-01-01'"),
+        ({"RLHF_START_DAY": "9999-12-31"}, "start_day: .*less than or equal to 2099-12-31"),
+        ({"RLHF_BUDGET_PER_DAY": "1e300"}, "budget_per_day: .*less than or equal to 1000000000"),
+        (
+            {"RLHF_HEARTBEAT_SECONDS": "60", "RLHF_DEAD_AFTER_SECONDS": "30"},
+            r"dead_after_seconds: .*at least two heartbeats \(heartbeat_seconds is 60\).*, not '30'; correct RLHF_DEAD_AFTER_SECONDS",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_load(tmp_path, given, said):
+    with pytest.raises(ConfigurationError, match=said):
+        Settings.read(given, tmp_path)
+
+
+def test_yaml_infinity_is_refused_by_the_name_of_the_setting(tmp_path):
+    (tmp_path / "rlhf.yaml").write_text("dead_after_seconds: .inf\n")
+    with pytest.raises(ConfigurationError, match=r"dead_after_seconds: .*finite number, not inf"):
+        Settings.read({}, tmp_path)
