@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -24,8 +24,12 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
+        """Raises ConfigurationError where it holds another project's rows and the home does not say whose it is."""
         s = self.settings
-        return Store.open(s.store_url, organization=s.organization, project=s.project)
+        store = Store.open(s.store_url, organization=s.organization, project=s.project)
+        if s.database_url is None and HomeFacts.of(s.home) is None:
+            refuse_another_projects_rows(store, s)
+        return store
 
     @cached_property
     def registry(self) -> Registry:
@@ -45,6 +49,20 @@ class Workspace:
             raise ConfigurationError(
                 f"{self.settings.home} holds no project yet. Run `rlhf init` (or `make demo`) first, or set RLHF_HOME."
             )
+
+
+def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
+    """For a home without `project.json`, whose rows say whose it is. Raises ConfigurationError, with the store closed."""
+    mine = (settings.organization, settings.project)
+    known = store.projects()
+    if not known or mine in known:
+        return
+    store.close()
+    organization, project = known[0]
+    raise ConfigurationError(
+        f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
+        f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another RLHF_HOME."
+    )
 
 
 def checkout() -> Path:

@@ -59,8 +59,6 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
         raise ConfigurationError("There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the other home's databases.")
     _make_dagster_home(settings)
     workspace.store.migrate()
-    if facts is None and settings.server_url is None and settings.database_url is None:
-        _refuse_another_projects_home(workspace)
     remember(settings, HomeFacts.of(settings.home))
 
 
@@ -137,17 +135,4 @@ def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) 
         raise ConfigurationError(
             f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does not. Unset RLHF_SERVER_URL and move "
             "them with `rlhf storage migrate --to URL`, or name another RLHF_HOME."
-        )
-
-
-def _refuse_another_projects_home(workspace: Workspace) -> None:
-    """A home from before homes knew their project: its rows say whose it is."""
-    settings = workspace.settings
-    mine = (settings.organization, settings.project)
-    others = [known for known in workspace.store.projects() if known != mine]
-    if others and mine not in workspace.store.projects():
-        organization, project = others[0]
-        raise ConfigurationError(
-            f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
-            f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another RLHF_HOME."
         )

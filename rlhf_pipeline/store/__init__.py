@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
@@ -89,8 +89,10 @@ class Store:
         migrations.upgrade(self.database)
 
     def projects(self) -> list[tuple[str, str]]:
-        """(organization, project) of everybody with a row in this database, sorted."""
+        """(organization, project) of everybody with a row in this database, sorted; none before `migrate`."""
         with self.database.reading() as connection:
+            if not inspect(connection).has_table(heads.name):
+                return []
             return sorted((row[0], row[1]) for row in connection.execute(select(heads.c.organization_id, heads.c.project_id)))
 
     def close(self) -> None:
