@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rlhf_pipeline import errors
@@ -79,7 +80,11 @@ def problem_of(error: Exception) -> Problem:
         said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
         return Problem(422, f"The request cannot be read: {said}. Correct these fields and send it again.", kind="invalid", errors=wrong)
     if isinstance(error, HTTPException):
-        return Problem(error.status_code, str(error.detail), headers=error.headers)
+        is_unrouted = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
+        detail = "There is nothing at this address. Check its spelling." if is_unrouted else str(error.detail)
+        return Problem(error.status_code, detail, headers=error.headers)
+    if isinstance(error, ClientDisconnect):  # nobody reads this; unhandled it would be logged as a bug
+        return Problem(408, "The connection ended before the request was complete. Send it again.", kind="incomplete")
     for kind, status in STATUS_OF:
         if isinstance(error, kind):
             headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else LOG_IN if status == 401 else None
@@ -87,7 +92,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, "The server failed to answer. It is a bug, and the log says where; nothing of this request was kept.", kind="bug")
 
 
-ProblemPage = Callable[[Request, Problem], Response]
+ProblemPage = Callable[[Request, Problem], Awaitable[Response]]
 
 
 def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
@@ -99,10 +104,10 @@ def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
             log.error("%s %s: %s", request.method, request.url.path, error)
         if page is None or request.url.path.startswith(API):
             return problem.response()
-        return page(request, problem)
+        return await page(request, problem)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = told
-    for kind in (Problem, RequestValidationError, HTTPException, errors.PipelineError, Exception):
+    for kind in (Problem, RequestValidationError, HTTPException, ClientDisconnect, errors.PipelineError, Exception):
         app.add_exception_handler(kind, handler)
 
 

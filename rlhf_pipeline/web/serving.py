@@ -3,10 +3,11 @@
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rlhf_pipeline.config import Settings
@@ -16,13 +17,24 @@ from rlhf_pipeline.web.app import create_app
 
 SECONDS_TO_END = 3  # for requests that are being answered; streams of events never end by themselves
 SECONDS_TO_START = 20
+HEAD_TIMEOUT_S = 10.0  # for a request's headers, and for the first request of a connection to begin
+BODY_TIMEOUT_S = 60.0  # for a request's body: 2 MB at 33 kB/s
+TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Server:
     """The app on a port, in a thread of its own: `with Server(app) as server: server.url`. Port 0 is any that is free."""
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0):
-        self._server = uvicorn.Server(uvicorn.Config(app, host, port, **_how()))
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+    ):
+        self._server = uvicorn.Server(uvicorn.Config(app, host, port, **_how(head_timeout_s, body_timeout_s)))
         self._thread = threading.Thread(target=self._server.run, name="web", daemon=True)
         self._host = host
 
@@ -82,16 +94,53 @@ class Corked:
 
 
 class CorkedHttp(HttpToolsProtocol):
-    """uvicorn's own, on a corked transport."""
+    """uvicorn's own, on a corked transport, which hangs up on clients that send their requests too slowly.
+
+    uvicorn limits only the time between two requests: connections that send a byte now and then would stay open for good.
+    """
+
+    def __init__(self, *given: Any, head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S, **named: Any):
+        super().__init__(*given, **named)
+        self._head_timeout_s = head_timeout_s
+        self._body_timeout_s = body_timeout_s
+        self._hang_up_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]
+        self._hang_up_after(self._head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hang_up_after(None)
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._hang_up_after(self._head_timeout_s)
+
+    def on_headers_complete(self) -> None:
+        self._hang_up_after(self._body_timeout_s)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._hang_up_after(None)
+        super().on_message_complete()
+
+    def _hang_up_after(self, seconds: float | None) -> None:
+        """Replace the timer; None stops it."""
+        if self._hang_up_timer is not None:
+            self._hang_up_timer.cancel()
+        self._hang_up_timer = None if seconds is None else self.loop.call_later(seconds, self._hang_up)
+
+    def _hang_up(self) -> None:
+        if self.cycle is None or not self.cycle.response_started:
+            self.transport.write(TOO_SLOW)
+        self.transport.close()
 
 
-def _how() -> dict[str, Any]:
+def _how(head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S) -> dict[str, Any]:
     """No access log: it would hold login links, and costs as much as a vote."""
     return {
-        "http": CorkedHttp,
+        "http": partial(CorkedHttp, head_timeout_s=head_timeout_s, body_timeout_s=body_timeout_s),
         "access_log": False,
         "log_level": "warning",
         "server_header": False,

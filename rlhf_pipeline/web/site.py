@@ -15,6 +15,7 @@ from rlhf_pipeline.web.looking import Looking
 from rlhf_pipeline.web.predicting import Predictor
 from rlhf_pipeline.web.probing import Probing
 from rlhf_pipeline.web.recent import Current
+from rlhf_pipeline.web.streams import Streams
 from rlhf_pipeline.web.verdicts import Fits
 
 READ_EVERY_S = 0.5
@@ -38,6 +39,7 @@ class Site:
         self.settings = settings
         self.store = store
         self.auth = Auth(store, settings)
+        self.streams = Streams()
         self.cards = Cards(store)
         self.progress = Progress(store)
         self.looking = Looking(store)

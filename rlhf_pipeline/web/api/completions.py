@@ -3,17 +3,19 @@
 from typing import Annotated, Any
 
 from fastapi import Depends
-from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from rlhf_pipeline.completions import CompletionParams
-from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import keeps_own_key
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Model, Words
+from rlhf_pipeline.web.streams import EventStream
 
 router = api_router("completions")
+Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "events `piece` ({text}) as they come, `again` where a stream broke off and what came does not count, and at last "
@@ -36,13 +38,11 @@ class ToComplete(Model):
     )
 
 
-@router.post(
-    "/completions:stream", dependencies=[Depends(needs(Permission.PREDICTIONS_MAKE))], responses=EVENTS, response_class=StreamingResponse
-)
+@router.post("/completions:stream", status_code=200, responses=EVENTS | documented(429), response_class=EventStream)
 @keeps_own_key
-def stream(site: AnySite, body: ToComplete) -> StreamingResponse:
+def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
     """One completion by the provider of the settings, as server-sent events. It is kept: the same request again is answered from there."""
     params = CompletionParams(
         k=1, temperatures=[body.temperature], top_ps=[body.top_p], max_new_tokens=body.max_tokens, seed=body.seed, system=body.system
     )
-    return StreamingResponse(site.completer.watched(body.prompt, params), media_type="text/event-stream")
+    return EventStream(site.streams, principal.token.token_id, lambda: site.completer.watched(body.prompt, params))

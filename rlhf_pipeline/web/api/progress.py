@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.web import progress
-from rlhf_pipeline.web.api.routing import api_router
+from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Metrics, ProgressOut
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.streams import EventStream
 
 router = api_router("progress")
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]
@@ -31,11 +31,11 @@ def read(site: AnySite, principal: Reader) -> ProgressOut:
     return progress.of_project(site, shows_names=principal.may(Permission.USERS_READ))
 
 
-@router.get("/progress/events", responses=EVENTS, response_class=StreamingResponse)
-async def events(site: AnySite, principal: Reader, request: Request) -> StreamingResponse:
-    """Progress as server-sent events, as long as you may read it."""
+@router.get("/progress/events", status_code=200, responses=EVENTS | documented(429), response_class=EventStream)
+async def events(site: AnySite, principal: Reader, request: Request) -> EventStream:
+    """Progress as server-sent events, as long as you may read it; at most 10 streams of a token or session at once."""
     secret = site.auth.secret_of(request) or ""
-    return StreamingResponse(_events(site, secret, from_cookie=principal.is_session), media_type="text/event-stream")
+    return EventStream(site.streams, principal.token.token_id, lambda: _events(site, secret, from_cookie=principal.is_session))
 
 
 @router.get("/metrics", dependencies=[Depends(needs(Permission.METRICS_READ))], tags=["metrics"])

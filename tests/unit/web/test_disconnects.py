@@ -1,0 +1,30 @@
+"""Clients that leave in the middle of a request."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import create_app
+
+
+def test_client_that_leaves_while_sending_is_no_bug(store: Store, settings: Settings):
+    app = create_app(settings, store)
+    messages = iter([{"type": "http.request", "body": b"email=", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[dict[str, Any]] = []
+    scope = {
+        "type": "http", "method": "POST", "path": "/login", "raw_path": b"/login", "query_string": b"", "root_path": "", "scheme": "http",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")], "http_version": "1.1",
+        "server": ("localhost", 80), "client": ("192.0.2.1", 1), "asgi": {"version": "3.0"},
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(app(scope, receive, send))).result()
+    assert sent[0]["status"] == 408
