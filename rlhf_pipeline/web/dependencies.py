@@ -49,6 +49,12 @@ async def asker_of(request: HTTPConnection) -> Principal | None:
     return principal
 
 
+def asked_before(request: HTTPConnection) -> Principal | None:
+    """Who asks, where this request has looked it up already."""
+    known: Principal | None = request.scope.get(_ASKED)
+    return known
+
+
 @dataclass(frozen=True)
 class Needs:
     """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the permission, where one is named."""

@@ -115,6 +115,23 @@ def test_hostile_words_between_backticks_stay_words(paged: Web):
     assert "<script>alert" not in answer.text
 
 
+@on_sqlite
+def test_404_page_keeps_the_menu(paged: Web):
+    browser = paged.browser(paged.add(Role.ANNOTATOR))
+    answer = browser.get(f"{paged.url}/nowhere", headers={"Accept": "text/html"})
+    assert answer.status_code == 404
+    assert '<a href="/annotate">Annotate</a>' in answer.text
+    assert '<a href="/audit">' not in answer.text
+    assert "Log out" in answer.text
+    assert "There is nothing at this address." in answer.text
+    stranger = paged.anonymous().get(f"{paged.url}/nowhere")
+    assert (stranger.status_code, '<nav id="nav"' in stranger.text) == (404, False)
+    forged = paged.anonymous().get(f"{paged.url}/nowhere", headers={"Authorization": "Bearer rlhf_nope"})
+    assert (forged.status_code, '<nav id="nav"' in forged.text) == (404, False)
+    missing = browser.get("/nowhere")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+
+
 def choices(page: str) -> dict[str, str]:
     """value -> words of the annotators that the form offers to."""
     (inside,) = re.findall(r'<select name="annotator_id">(.*?)</select>', page, re.DOTALL)

@@ -3,6 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import asked_before, asker_of
 from rlhf_pipeline.web.pages import (
     annotate,
     audit,
@@ -31,15 +34,25 @@ for noun in NOUNS:
     router.routes.extend(noun.router.routes)
 
 
-def problem_page(request: Request, problem: Problem) -> Response:
-    """An error as a person reads it; whoever is not logged in is led to the login."""
+async def problem_page(request: Request, problem: Problem) -> Response:
+    """An error as a person reads it, with their menu; whoever is not logged in is led to the login."""
     if problem.status == 401:
         return RedirectResponse(login_path(request), 303)
     site: Site = request.app.state.site
-    asker = request.scope.get("rlhf.principal")
+    asker = await _asker_of(request, problem)
     back, words = ("/", "To the start") if request.method == "GET" else (request.headers.get("referer") or "/", "Back")
     if not back.startswith(f"{request.url.scheme}://{request.url.netloc}/"):
         back = "/"
     page = render("problem.html", request, site, asker, status=problem.status, problem=problem.document(), back=back, back_words=words)
     page.headers.update(problem.headers)
     return page
+
+
+async def _asker_of(request: Request, problem: Problem) -> Principal | None:
+    """None for nobody, and where asking the store again could raise the very error that is told."""
+    if problem.status >= 500:
+        return asked_before(request)
+    try:
+        return await asker_of(request)
+    except (Problem, PipelineError):
+        return None
