@@ -5,6 +5,7 @@ project of the organisation, with the roles it was given there and those it has 
 """
 
 import secrets
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ class Users:
     ) -> User:
         """With `organization_roles` it is an account of the organisation. Raises ConfigurationError for an e-mail address that is none or
         is taken."""
-        email = _normal(email)
+        as_typed, email = email, _normal(email)
         user_id = f"u{secrets.token_hex(8)}"
         everywhere = set(organization_roles)
         row = {
@@ -57,7 +58,7 @@ class Users:
         }
         with acting(self._database) as (connection, ledger):
             alone_in_organization(self._database, connection)
-            if self._read(connection, users.c.email == email):
+            if self._read(connection, users.c.email.in_({email, _folded(as_typed)})):
                 raise ConfigurationError(f"There is a user with e-mail {email!r} already. Give them a role, or use another address.")
             if everywhere:
                 self._refuse_known_elsewhere(connection, email, user_id)
@@ -73,8 +74,11 @@ class Users:
             return self._one(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
+        """By the address as typed, which a user of an earlier version may have, else as normalised. Raises ConfigurationError."""
         with self._database.reading() as connection:
-            found = self._read(connection, users.c.email == _normal(email))
+            found = self._read(connection, users.c.email == _folded(email))
+            if not found and (normal := _normal(email)) != _folded(email):
+                found = self._read(connection, users.c.email == normal)
         return found[0] if found else None
 
     def password_hash(self, user_id: str) -> str | None:
@@ -373,8 +377,31 @@ _ROLES = Prepared(
 
 
 def _normal(email: str) -> str:
-    cleaned = email.strip().lower()
+    """The address as stored: NFKC, lower case, without invisible characters. Raises ConfigurationError.
+
+    >>> _normal(" Ａnn@Example.org")
+    'ann@example.org'
+    """
+    cleaned = _folded(unicodedata.normalize("NFKC", email))
+    invisible = next((c for c in cleaned if _is_invisible(c)), None)
+    if invisible is not None:
+        name = unicodedata.name(invisible, "control character")
+        raise ConfigurationError(
+            f"The e-mail address {cleaned!a} holds the invisible character U+{ord(invisible):04X} ({name}). Type it without."
+        )
     local, _, host = cleaned.partition("@")
     if not local or not host or any(c.isspace() for c in cleaned) or "@" in host or len(cleaned) > 254:
         raise ConfigurationError(f"{email!r} is no e-mail address. Write name@host; it is a login, nothing is ever sent to it.")
     return cleaned
+
+
+def _folded(email: str) -> str:
+    """As every version compared addresses."""
+    return email.strip().lower()
+
+
+def _is_invisible(character: str) -> bool:
+    """Controls, formats (zero width, bidi, soft hyphen) and the other default-ignorable characters that fonts draw as nothing."""
+    n = ord(character)
+    is_ignorable = character in "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" or 0xFE00 <= n <= 0xFE0F or 0xE0000 <= n <= 0xE0FFF
+    return is_ignorable or (unicodedata.category(character) in ("Cc", "Cf") and not character.isspace())

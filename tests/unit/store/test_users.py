@@ -10,6 +10,7 @@ from sqlalchemy import event
 from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.schema import users
 from tests.unit.store.databases import on_postgres
 
 
@@ -39,6 +40,48 @@ def test_what_is_no_address_is_refused(store, email):
     with pytest.raises(ConfigurationError, match="no e-mail address"):
         store.users.add(email=email, name="x", actor="test")
     assert store.users.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("character", "name"),
+    [
+        ("\u200b", "ZERO WIDTH SPACE"),
+        ("\u00ad", "SOFT HYPHEN"),
+        ("\u202e", "RIGHT-TO-LEFT OVERRIDE"),
+        ("\ufeff", "ZERO WIDTH NO-BREAK SPACE"),
+        ("\u2060", "WORD JOINER"),
+        ("\u3164", "HANGUL JUNGSEONG FILLER"),
+        ("\ufe0f", "VARIATION SELECTOR-16"),
+        ("\x1b", "control character"),
+    ],
+)
+def test_address_with_an_invisible_character_is_refused(store, character, name):
+    with pytest.raises(ConfigurationError, match=rf"invisible character U\+[0-9A-F]{{4}} \({name}\)") as refused:
+        store.users.add(email=f"an{character}n@example.org", name="x", actor="test")
+    assert character not in str(refused.value)
+    assert store.users.count() == 0
+
+
+def test_address_is_normalised_when_added_and_looked_up(store):
+    ann = store.users.add(email="ＡＮＮ＠example.org", name="Ann", actor="test")
+    zoe = store.users.add(email="zoe\u0308@example.org", name="Zoë", actor="test")
+    assert (ann.email, zoe.email) == ("ann@example.org", "zo\u00eb@example.org")
+    assert store.users.with_email("Ａnn@example.org") == ann
+    assert store.users.with_email("ZOE\u0308@example.org") == zoe
+    with pytest.raises(ConfigurationError, match="already"):
+        store.users.add(email="ａnn@example.org", name="Ann", actor="test")
+
+
+@pytest.mark.parametrize("odd", ["an\u00adn@example.org", "ａnn@example.org"])
+def test_user_with_an_odd_address_is_still_found(store, odd):
+    old = store.users.add(email="old@example.org", name="Old", actor="test")
+    with store.database.writing() as connection:
+        connection.execute(users.update().values(email=odd))  # as an earlier version stored it
+    assert store.users.with_email(f" {odd.upper()} ").user_id == old.user_id
+    if odd.startswith("ａ"):
+        assert store.users.with_email("ann@example.org") is None
+        with pytest.raises(ConfigurationError, match="already"):
+            store.users.add(email=odd, name="again", actor="test")
 
 
 def test_an_address_is_taken_once_in_a_project(store):
