@@ -21,7 +21,7 @@ Kind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # by which secret scanners know one
 USE_IS_NOTED_EVERY = timedelta(minutes=1)  # a write for each request would cost as much as the request
 TRIES = 10  # wrong passwords in a row before anybody has to wait
-LONGEST_WAIT = timedelta(minutes=15)
+LONGEST_WAIT = timedelta(minutes=5)
 FORGOTTEN_AFTER = timedelta(days=1)
 
 

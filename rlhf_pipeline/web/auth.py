@@ -27,10 +27,11 @@ from rlhf_pipeline.store.tokens import PREFIX
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.recent import Recent
-from rlhf_pipeline.web.security import COOKIES
+from rlhf_pipeline.web.security import DEVICE, SESSION
 
 SECRET_FILE = "web_secret"
 SESSION_LASTS = timedelta(days=7)
+DEVICE_LASTS = timedelta(days=180)
 LOGIN_LINK_LASTS = timedelta(hours=24)
 KNOWN_FOR_S = 0.5  # a token that is revoked works no longer than this
 LEAST_PASSWORD = 10
@@ -75,16 +76,22 @@ class Principal:
 class Auth:
     """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
 
-    def __init__(self, store: Store, settings: Settings):
+    def __init__(self, store: Store, settings: Settings, hasher: PasswordHasher | None = None):
         self._store = store
-        self._hasher = PasswordHasher()
+        self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
         secret = _secret(settings.home / SECRET_FILE)
         self._signer = URLSafeSerializer(secret, salt="session")
+        self._device_signer = URLSafeSerializer(secret, salt="device")
         self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
         self._known = Recent[str, Principal](10_000, KNOWN_FOR_S)
         self.is_secure = settings.web_url.startswith("https:")
-        self.cookie = COOKIES[1] if self.is_secure else COOKIES[0]
+        # Browsers ignore the port: two homes on one host would overwrite each other's cookies. Named by the signing key and not by
+        # `home_id`, which homes that joined each other share, although neither can read what the other signed.
+        home = hmac.digest(secret.encode(), b"cookies", "sha256").hex()[:8]
+        prefix = "__Host-" if self.is_secure else ""
+        self.cookie = f"{prefix}{SESSION}_{home}"
+        self.device_cookie = f"{prefix}{DEVICE}_{home}"
 
     @cached_property
     def _nobody(self) -> str:
@@ -128,15 +135,19 @@ class Auth:
         """Look everybody up again: somebody's rights changed."""
         self._known.clear()
 
-    def log_in(self, response: Response, email: str, password: str, address: str) -> None:
-        """Start a session. Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries; LoginEnded where the
-        password ended meanwhile."""
+    def log_in(self, response: Response, email: str, password: str, *, address: str, device: str | None = None) -> None:
+        """Start a session. `device` is the request's device cookie: a browser in which the user logged in before has an attempts counter
+        of its own, so wrong tries elsewhere do not lock it out.
+
+        Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries; LoginEnded where the password ended
+        meanwhile.
+        """
         try:
             user = self._store.users.with_email(email)
         except ConfigurationError:
             user = None
-        here, everywhere = _counted(email, user)
-        here.append(f"address:{address}")
+        device_id = self._device_id(device, user)
+        here, everywhere = _counted(email, user, address) if device_id is None else ([f"device:{device_id}"], [])
         self._count_try(*here, everywhere=everywhere)
         nobody = self._nobody
         known = None if user is None or user.disabled_at is not None else self._store.users.password_hash(user.user_id)
@@ -148,23 +159,25 @@ class Auth:
             old, known = known, self.hashed(password)
             self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
         self.start_session(response, user, password_hash=known)
+        self._remember_device(response, user.user_id, device_id)
 
-    def redeem(self, response: Response, secret: str, address: str) -> None:
-        """Start a session by a one-time login. Raises Problem 401 where it does not hold, 429 after too many tries."""
-        who = f"address:{address}"
-        self._count_try(who)
+    def redeem(self, response: Response, secret: str) -> None:
+        """Start a session by a one-time login. Raises Problem 401 where it does not hold.
+
+        Tries are not counted: 256 random bits cannot be guessed, and a link must let in whom wrong passwords lock out.
+        """
         session = self._store.tokens.exchange(secret, lifetime=SESSION_LASTS)
         if session is None:
             raise Problem(401, "This login link was used already or has expired. Ask an admin for a new one.", kind="wrong_login")
-        self._store.failed_logins.forget(who)
         self._hand_out(response, session[0])
+        self._remember_device(response, session[1].user_id, None)
 
     def check_password(self, user: User, password: str | None) -> None:
         """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check for one who has none."""
         known = self._store.users.password_hash(user.user_id)
         if known is None:
             return
-        here, everywhere = _counted(user.email, user)
+        here, everywhere = _counted(user.email, user, None)
         self._count_try(*here, everywhere=everywhere)
         if not self._matches(known, password or ""):
             raise Problem(403, "The old password is wrong.", kind="wrong_login", errors=[("body.old_password", "is wrong")])
@@ -186,15 +199,23 @@ class Auth:
         self._hand_out(response, secret)
 
     def _hand_out(self, response: Response, secret: str) -> None:
-        response.set_cookie(
-            self.cookie,
-            self._signer.dumps(secret),
-            max_age=int(SESSION_LASTS.total_seconds()),
-            path="/",
-            secure=self.is_secure,
-            httponly=True,
-            samesite="lax",
-        )
+        self._set_cookie(response, self.cookie, self._signer.dumps(secret), SESSION_LASTS)
+
+    def _remember_device(self, response: Response, user_id: str, device_id: str | None) -> None:
+        """Sign who logged in here: https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies"""
+        signed = self._device_signer.dumps([user_id, device_id or secrets.token_hex(8)])
+        self._set_cookie(response, self.device_cookie, signed, DEVICE_LASTS)
+
+    def _device_id(self, cookie: str | None, user: User | None) -> str | None:
+        """None for a browser in which this user never logged in."""
+        try:
+            user_id, device_id = self._device_signer.loads(cookie or "")
+        except BadData:
+            return None
+        return str(device_id) if user is not None and user_id == user.user_id else None
+
+    def _set_cookie(self, response: Response, name: str, value: str, lasts: timedelta) -> None:
+        response.set_cookie(name, value, max_age=int(lasts.total_seconds()), path="/", secure=self.is_secure, httponly=True, samesite="lax")
 
     def end_session(self, response: Response, principal: Principal) -> None:
         self._store.tokens.revoke(principal.token.token_id, actor=principal.user_id)
@@ -213,7 +234,10 @@ class Auth:
         if wait > 0:
             seconds = str(int(wait) + 1)
             raise Problem(
-                429, f"Too many wrong logins. Wait {seconds} s and try again.", kind="too_many_tries", headers={"Retry-After": seconds}
+                429,
+                f"Too many wrong logins. Wait {seconds} s and try again, or ask an admin for a login link, which works at once.",
+                kind="too_many_tries",
+                headers={"Retry-After": seconds},
             )
 
     def _unsigned(self, cookie: str) -> str | None:
@@ -242,10 +266,16 @@ def first_admin(store: Store, settings: Settings) -> str | None:
     return _link(settings.web_url, secret)
 
 
-def _counted(email: str, user: User | None) -> tuple[list[str], list[str]]:
-    """By what wrong passwords for an address are counted, in this project and in all: every project knows an account of the organisation."""
-    of_email = [f"email:{email.strip().lower()}"]
-    return ([], of_email) if user is not None and user.in_every_project else (of_email, [])
+def _counted(email: str, user: User | None, address: str | None) -> tuple[list[str], list[str]]:
+    """What wrong passwords are counted by, in this project and in all: every project knows an account of the organisation.
+
+    An account is counted by its stored e-mail address, however it was typed.
+    """
+    of_email = f"email:{(email if user is None else user.email).strip().lower()}"
+    of_address = [] if address is None else [f"address:{address}"]
+    if user is not None and user.in_every_project:
+        return of_address, [of_email]
+    return [of_email, *of_address], []
 
 
 def _link(web_url: str, secret: str) -> str:

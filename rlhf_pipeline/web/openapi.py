@@ -10,7 +10,6 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.web.dependencies import Needs, guard_of
 from rlhf_pipeline.web.problems import MEDIA_TYPE
 from rlhf_pipeline.web.schemas import ProblemDetail, ProblemDocument
-from rlhf_pipeline.web.security import COOKIES
 
 VERSION = "3.1.0"
 PROBLEM = "#/components/schemas/ProblemDocument"
@@ -19,10 +18,7 @@ ABOUT = (
     "again, not done again: every POST takes one but those of `auth`, which start and end sessions, `me/password`, so that no trace of a "
     "password is kept, and `completions:stream`, which is answered from what is kept without one. Lists go on at `cursor` = `next`."
 )
-SCHEMES = {
-    "token": {"type": "http", "scheme": "bearer", "description": "`rlhf_…`, made under /me or by `rlhf users token`"},
-    "session": {"type": "apiKey", "in": "cookie", "name": COOKIES[0], "description": "of a browser that logged in"},
-}
+TOKEN_SCHEME = {"type": "http", "scheme": "bearer", "description": "`rlhf_…`, made under /me or by `rlhf users token`"}
 KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -45,7 +41,8 @@ def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
         schemas[model.__name__].pop("$defs", None)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    document["components"]["securitySchemes"] = SCHEMES
+    session = {"type": "apiKey", "in": "cookie", "name": app.state.site.auth.cookie, "description": "of a browser that logged in"}
+    document["components"]["securitySchemes"] = {"token": TOKEN_SCHEME, "session": session}
     for route in routes:
         for method in route.methods or ():
             _complete(document["paths"][route.path_format][method.lower()], route, method)

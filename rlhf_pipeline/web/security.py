@@ -10,7 +10,8 @@ from rlhf_pipeline.web.problems import Problem
 
 MAX_BODY_BYTES = 2_000_000
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-COOKIES = ("rlhf_session", "__Host-rlhf_session")
+SESSION = "rlhf_session"  # begins the name of every home's session cookie, after `__Host-` where the app has https
+DEVICE = "rlhf_device"  # likewise, of the cookie by which a user's browser is known again
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 CONTENT_SECURITY_POLICY = (
@@ -84,7 +85,7 @@ def _is_foreign(headers: Headers, host: str) -> bool:
         return site not in ("same-origin", "none")
     if origin is not None:
         return origin.partition("://")[2].lower() != host.lower()
-    return any(name in headers.get("cookie", "") for name in COOKIES)
+    return SESSION in headers.get("cookie", "")
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -28,6 +28,11 @@ def with_password(web: Web, *roles: str, email: str | None = None) -> str:
     return user.email
 
 
+def session_of(browser: httpx.Client) -> tuple[str, str]:
+    """Name and value of its session cookie."""
+    return next((name, value) for name, value in browser.cookies.items() if name.startswith("rlhf_session_"))
+
+
 def log_in(client: httpx.Client, email: str, password: str = PASSWORD) -> httpx.Response:
     return client.post("/auth/login", json={"email": email, "password": password})
 
@@ -39,7 +44,7 @@ def test_a_person_logs_in_and_out(web: Web):
     answer = log_in(browser, f" {email.upper()} ")
     assert answer.status_code == 204
     cookie = answer.headers["set-cookie"]
-    assert all(word in cookie for word in ("rlhf_session=", "HttpOnly", "SameSite=lax", "Path=/"))
+    assert all(word in cookie for word in ("rlhf_session_", "HttpOnly", "SameSite=lax", "Path=/"))
     assert browser.get("/me").json()["email"] == email
     stolen = dict(browser.cookies)
     assert browser.post("/auth/logout").status_code == 204
@@ -58,7 +63,7 @@ def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings,
     with Server(create_app(secure, store)) as server:
         answer = httpx.post(f"{server.url}/api/v1/auth/redeem", json={"token": secret}, headers={"Host": "vote.example.org"})
     assert answer.status_code == 204
-    assert answer.headers["set-cookie"].startswith("__Host-rlhf_session=")
+    assert answer.headers["set-cookie"].startswith("__Host-rlhf_session_")
     assert "Secure" in answer.headers["set-cookie"]
     assert "strict-transport-security" in answer.headers
 
@@ -253,7 +258,7 @@ def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
 def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
     user = web.add("annotator")
     browser, script = web.browser(user), web.client(user=user)
-    cookie = browser.cookies["rlhf_session"]
+    name, cookie = session_of(browser)
     secret = json.loads(base64.urlsafe_b64decode(cookie.partition(".")[0] + "=="))
     token = script.headers["Authorization"].partition(" ")[2]
     for _ in range(2):  # remembered for half a second
@@ -263,15 +268,16 @@ def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
             stolen = web.anonymous().post("/auth/logout", headers={"Authorization": f"Bearer {bearer}", "Origin": "https://evil.example"})
             assert stolen.status_code == 401
         for worn in (token, secret):
-            assert web.anonymous().get("/me", headers={"Cookie": f"rlhf_session={worn}"}).status_code == 401
+            assert web.anonymous().get("/me", headers={"Cookie": f"{name}={worn}"}).status_code == 401
 
 
 @on_sqlite
 def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
     user = web.add("annotator")
+    name, _ = session_of(web.browser(user))
     secret, _ = web.store.tokens.issue(user.user_id, kind="session", lifetime=timedelta(hours=1), actor="test")
     for cookie in (secret, f"{secret}.x", "a.b.c", "", '"x"'):
-        assert web.anonymous().get("/me", headers={"Cookie": f"rlhf_session={cookie}"}).status_code == 401, cookie
+        assert web.anonymous().get("/me", headers={"Cookie": f"{name}={cookie}"}).status_code == 401, cookie
 
 
 def test_roles_change_from_the_next_request_on(web: Web):
@@ -310,7 +316,7 @@ def test_no_secret_stands_in_the_database_or_the_log(web: Web, caplog: pytest.Lo
     assert log_in(browser, email).status_code == 204
     secrets.append(browser.post("/me/tokens", json={"name": "x"}).json()["secret"])
     web.anonymous().get(f"{web.url}/login", params={"token": secrets[1]})
-    secrets += [PASSWORD, browser.cookies["rlhf_session"]]
+    secrets += [PASSWORD, session_of(browser)[1]]
     said = "".join(record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))) + "".join(
         capfd.readouterr()
     )

@@ -16,15 +16,16 @@ OPEN = [Depends(public("nobody is logged in before logging in"))]
 def log_in(site: AnySite, request: Request, body: Login) -> Response:
     """Start a session: the answer sets its cookie."""
     response = Response(status_code=204)
-    site.auth.log_in(response, body.email, body.password, address_of(request))
+    device = request.cookies.get(site.auth.device_cookie)
+    site.auth.log_in(response, body.email, body.password, address=address_of(request), device=device)
     return response
 
 
-@router.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=documented(401, 429))
-def redeem(site: AnySite, request: Request, body: Redemption) -> Response:
+@router.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=documented(401))
+def redeem(site: AnySite, body: Redemption) -> Response:
     """Start a session by a one-time login link's token."""
     response = Response(status_code=204)
-    site.auth.redeem(response, body.token, address_of(request))
+    site.auth.redeem(response, body.token)
     return response
 
 

@@ -31,14 +31,14 @@ def login(site: AnySite, request: Request, token: Annotated[str, Query(max_lengt
 @router.post("/login", dependencies=OPEN)
 def log_in(site: AnySite, request: Request, form: Form) -> Response:
     token, email, after = form.text("token"), form.text("email"), _own(form.text("next"))
-    address = address_of(request)
     response = seen(after)
 
     def enter() -> bool:
         if token:
-            site.auth.redeem(response, token, address)
+            site.auth.redeem(response, token)
         else:
-            site.auth.log_in(response, email, form.text("password"), address)
+            device = request.cookies.get(site.auth.device_cookie)
+            site.auth.log_in(response, email, form.text("password"), address=address_of(request), device=device)
         return True
 
     is_in, problem = attempted(enter, LoginEnded)
