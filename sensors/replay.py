@@ -116,7 +116,9 @@ class Replay:
 
     def _learning(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         known = self._knowable(day, seq)
-        if pairs_short(self.settings, self.store, up_to_seq=known) and not self._can_be_calibrated_now(known):
+        # Once asked for it is waited for: its champion, with which pairs are short, is promoted before its run is over.
+        is_asked = bool(self._runs(day, seq, "learning"))
+        if not is_asked and pairs_short(self.settings, self.store, up_to_seq=known) and not self._can_be_calibrated_now(known):
             return None
         return self._asked("learning", day, seq, learning.name, self._learn(known), may_lack_data=True)
 

@@ -20,18 +20,20 @@ RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
 MAX_RETRIES = 2
 PATIENCE = 5  # times longer than with a lost process a silent one is waited for, while it lives on this host
+START_SECONDS = 60.0  # least time to a run's first beat: imports took 15 s on two busy cores, whatever `dead_after_seconds` says
 ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
-def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus, *, start_seconds: float = START_SECONDS) -> dg.SensorDefinition:
     limit = timedelta(seconds=settings.dead_after_seconds)
+    to_start = max(2 * limit, timedelta(seconds=start_seconds))
 
     @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def run_health(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
         """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the daily ones again."""
         now = datetime.now(UTC)
         alive = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_ours(context, r.dagster_run)]
-        dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit)]
+        dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]
         for run in dead:
             bury(context.instance, store, run, f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.")
         dead += _left_behind(context.instance, store, now - limit)
@@ -47,11 +49,12 @@ def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
     return here is None or there is None or there.location_name == here.location_name
 
 
-def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta) -> bool:
+def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta, to_start: timedelta) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
     if beat is None:
-        # A run that never beat is given the time to import and to open the store, from when it left the queue.
-        return now - record.update_timestamp > 2 * limit
+        # A run that never beat is given the time to import and to open the store, from when it left the queue. One that is failed
+        # while it starts may go on all the same, beside the run that is then requested in its place.
+        return now - record.update_timestamp > to_start
     # After a suspended machine wakes, this sensor may tick before the run's process beats again.
     return now - beat.at > (PATIENCE * limit if works_here(beat) else limit)
 

@@ -1,0 +1,85 @@
+"""The next step of a replay, read from runs and store alone: no run is executed here."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.partitions import DAYS
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import Promotion
+from rlhf_pipeline.store import Store
+from sensors.replay import Replay, Waiting
+from sensors.runs import STEP_TAG
+from tests.pipeline import imported
+
+Status = dg.DagsterRunStatus
+N = 12  # voted comparisons: enough to learn from here
+
+
+@dataclass
+class ReplayedDay:
+    """One imported day in a store, and the runs of its steps as Dagster records them."""
+
+    store: Store
+    instance: dg.DagsterInstance
+    replay: Replay
+    day: str
+
+    def record(self, step: str, status: Status) -> None:
+        seq = self.store.votes.last_imported_seq(self.day)
+        tags = {STEP_TAG: f"replay:demo:{self.day}:{seq}:{step}"}
+        run = dg.DagsterRun(job_name=step, run_id=str(uuid.uuid4()), status=status, tags=tags)
+        self.instance.run_storage.add_historical_run(run, datetime.now(UTC))
+
+    def promote(self) -> None:
+        seq = self.store.votes.last_imported_seq(self.day)
+        new = {"model_name": "demo.reward_model", "version": 1, "previous_version": None, "data_seq": seq}
+        self.store.promotions.record(Promotion(**new, reason="the first", actor="test"))
+
+
+@pytest.fixture
+def imported_day(tmp_path: Path) -> Iterator[ReplayedDay]:
+    day = DAYS.get_first_partition_key() or ""
+    settings = Settings(home=tmp_path, project="demo", min_new_pairs=N)
+    frame = imported.comparisons(N, name="d0")
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo") as store,
+        dg.DagsterInstance.ephemeral() as instance,
+    ):
+        store.migrate()
+        imported.publish(store, frame)
+        imported.import_votes(store, imported.votes(frame, day))
+        yield ReplayedDay(store, instance, Replay(settings, instance, store), day)
+
+
+def test_learning_is_awaited_although_its_champion_is_there(imported_day: ReplayedDay) -> None:
+    """It promotes shortly before its run ends; the next day began then, beside a run that could still fail."""
+    imported_day.record("feedback", Status.SUCCESS)
+    imported_day.record("learning", Status.STARTED)
+    imported_day.promote()
+    step = imported_day.replay.advance()
+    assert isinstance(step, Waiting)
+    assert "learning goes on in run" in step.reason
+    assert imported_day.store.replays.pending() == [imported_day.day]
+
+
+def test_learning_that_failed_after_promoting_is_asked_for_again(imported_day: ReplayedDay) -> None:
+    imported_day.record("feedback", Status.SUCCESS)
+    imported_day.record("learning", Status.FAILURE)
+    imported_day.promote()
+    step = imported_day.replay.advance()
+    assert isinstance(step, dg.RunRequest)
+    assert (step.run_key or "").endswith(":learning:2")
+
+
+def test_a_day_is_done_once_its_learning_succeeded(imported_day: ReplayedDay) -> None:
+    imported_day.record("feedback", Status.SUCCESS)
+    imported_day.record("learning", Status.SUCCESS)
+    imported_day.promote()
+    assert imported_day.replay.advance() is None
+    assert imported_day.store.replays.finished() == [imported_day.day]
