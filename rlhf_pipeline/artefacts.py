@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from upath import UPath
 
-from rlhf_pipeline.errors import ArtefactError, MissingPartition
-from rlhf_pipeline.frames import SCHEMAS, FrameSchema, check_frame
+from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
+from rlhf_pipeline.frames import SCHEMAS, FrameSchema
 from rlhf_pipeline.object_stores import get, get_many, names, place, put
+from rlhf_pipeline.parquet import decode_frames, encode_frame
 from rlhf_pipeline.records import CalibrationReport, CalibrationWindow, Evaluation, GateDecision, ModelVersion, Record, content_hash
 
 R = TypeVar("R", bound=Record)
@@ -83,11 +81,7 @@ class Artefacts:
 
         Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the store refuses.
         """
-        schema = self._schema(stage)
-        table = pa.Table.from_pandas(check_frame(frame, schema), schema=schema.arrow(), preserve_index=False)
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        return self._write(self.path(stage, day), sink.getvalue().to_pybytes())
+        return self._write(self.path(stage, day), encode_frame(frame, self._schema(stage)))
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
         """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be read."""
@@ -130,26 +124,22 @@ class Artefacts:
 
     def _frame(self, contents: Mapping[UPath, bytes], stage: str) -> pd.DataFrame:
         """The rows of all files as one dataset."""
-        schema, parquet = self._schema(stage), ds.ParquetFileFormat()
-        fragments = [parquet.make_fragment(pa.py_buffer(content)) for content in contents.values()]
+        schema = self._schema(stage)
         try:
-            table = ds.FileSystemDataset(fragments, schema.arrow(), parquet).to_table()
-        except (pa.ArrowInvalid, OSError) as cause:
-            raise ArtefactError(
-                f"{stage}: cannot read {_unreadable(contents)} ({cause}). Materialise that day of {stage} again."
-            ) from cause
-        return check_frame(table.to_pandas(), schema)
+            return decode_frames(list(contents.values()), schema)
+        except FrameError:
+            for path, content in contents.items():
+                _read_alone(path, content, schema)
+            raise  # each file is sound by itself: the days contradict each other
 
     def _write(self, path: UPath, content: bytes) -> UPath:
         put(path, content)
         return path
 
 
-def _unreadable(contents: Mapping[UPath, bytes]) -> str:
-    """The first file that is no Parquet, so that the message names it."""
-    for path, content in contents.items():
-        try:
-            pq.ParquetFile(pa.BufferReader(content))
-        except (pa.ArrowInvalid, OSError):
-            return str(path)
-    return str(next(iter(contents)))
+def _read_alone(path: UPath, content: bytes, schema: FrameSchema) -> None:
+    """Raises ArtefactError naming the file where it cannot be read."""
+    try:
+        decode_frames([content], schema)
+    except FrameError as cause:
+        raise ArtefactError(f"Cannot read {path}: {cause} Materialise {schema.name} again, or restore the file from a backup.") from cause

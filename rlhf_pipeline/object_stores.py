@@ -114,6 +114,8 @@ def _named(verb: str, path: UPath) -> Iterator[None]:
 
 def _cure(path: UPath, cause: Exception) -> str:
     kind, s3 = type(cause).__name__, path.protocol in ("s3", "s3a")
+    if isinstance(cause, IsADirectoryError):
+        return "A folder lies where a file belongs. Move it away and run again"
     if is_local(path):
         return "Make it readable and run again"
     if isinstance(cause, ImportError):

@@ -14,7 +14,17 @@ ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
 APPLICATION = ("assets", "resources", "jobs", "sensors", "demo", "replay", "storage")
 
-FOUNDATION = ["records", "errors", "files", "documents", "frames", "protocols", "plugins", "config"]  # each imports only earlier ones
+FOUNDATION = [
+    "records",
+    "errors",
+    "files",
+    "documents",
+    "frames",
+    "parquet",
+    "protocols",
+    "plugins",
+    "config",
+]  # each imports only earlier ones
 STAGES = [
     "prompts", "policy", "completions", "comparisons", "votes", "reward_model", "calibration", "reflection", "drift", "evaluation", "retraining",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, Row
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.parquet import READING
 from rlhf_pipeline.prompts.rows import duplicate_columns
 
 
@@ -19,8 +20,10 @@ class ParquetFile:
         self._path = path
         try:
             # Buffered, so that a row group of a million rows is not held at once.
-            self._file = pq.ParquetFile(path, buffer_size=MEGABYTE, pre_buffer=False)
-        except pa.ArrowInvalid as cause:
+            self._file = pq.ParquetFile(path, buffer_size=MEGABYTE, pre_buffer=False, **READING)
+        except (pa.ArrowException, OSError) as cause:
+            if isinstance(cause, OSError) and cause.errno:
+                raise  # the disk refuses; of a damaged footer Arrow says no number
             raise DatasetError(
                 f"{path} is no whole Parquet file: it was cut off, or is something else. Copy it again. ({cause})"
             ) from cause

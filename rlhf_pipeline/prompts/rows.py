@@ -13,6 +13,7 @@ import pandas as pd
 
 from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.parquet import READING
 
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 DOCUMENTS = (".txt", ".md")
@@ -235,7 +236,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, **READING) as file:
             twice = duplicate_columns(file.schema_arrow)
             if twice:
                 raise PromptError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")
@@ -243,5 +244,5 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                 for cells in batch.to_pylist():
                     number += 1
                     yield Row(f"{path}, row {number}", plain(cells))
-    except (OSError, pa.ArrowException) as cause:
+    except (OSError, ValueError, pa.ArrowException) as cause:
         raise PromptError(f"{path} is no readable Parquet file ({cause}). Write it again.") from cause

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
+from rlhf_pipeline.parquet import READING, WRITING
 
 # Arrow's own way to pandas makes fractions of whole numbers as soon as one is missing.
 WHOLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
@@ -23,7 +24,7 @@ class Parquet:
     def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
         arrow = schema.arrow().with_metadata({"schema": schema.name})
         n = 0
-        with pq.ParquetWriter(file, arrow, compression="zstd") as writer:
+        with pq.ParquetWriter(file, arrow, **WRITING) as writer:
             for batch in batches:
                 if not batch.empty:
                     writer.write_table(pa.Table.from_pandas(check_frame(batch, schema), schema=schema.arrow(), preserve_index=False))
@@ -32,7 +33,7 @@ class Parquet:
 
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         try:
-            table = pq.read_table(file)
-        except (pa.ArrowException, OSError) as cause:
+            rows = pq.read_table(file, **READING).to_pandas(types_mapper=WHOLE.get)
+        except Exception as cause:  # a damaged file raises whatever the decoder trips over
             raise FrameError(f"{schema.name}: this is no whole Parquet file ({cause}). Write or copy it anew.") from cause
-        return check_frame(table.to_pandas(types_mapper=WHOLE.get), schema)
+        return check_frame(rows, schema)

@@ -85,6 +85,14 @@ def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
         open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
 
 
+def test_damaged_footer_of_a_parquet_file_is_named(tmp_path):
+    pq.write_table(pa.table({"a": ["x"] * 10}), tmp_path / "f.parquet")
+    whole = (tmp_path / "f.parquet").read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    with pytest.raises(DatasetError, match=r"f\.parquet is no whole Parquet file.*Copy it again"):
+        open_rows(write(tmp_path / "f.parquet", whole[:footer] + b"\xff" * 32 + whole[footer + 32 :]))
+
+
 def test_a_damaged_parquet_file_is_read_up_to_the_damage(tmp_path):
     path = tmp_path / "f.parquet"
     pq.write_table(

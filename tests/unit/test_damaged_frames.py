@@ -1,0 +1,95 @@
+"""Damaged frames are named with their cure: flipped bits, cut and empty files, folders, other columns."""
+
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.errors import ArtefactError
+
+DAY = "2026-01-01"
+N_FLIPS = 40
+
+
+def rows(n: int) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "comparison_id": [f"c{i}" for i in range(n)],
+            "prompt_id": [f"p{i % 7}" for i in range(n)],
+            "prompt": [f"Why {i}?" for i in range(n)],
+            "chosen": [f"Because of {i * 31 % 17}." for i in range(n)],
+            "rejected": ["No."] * n,
+            "margin": [i / 50 for i in range(n)],
+            "weight": [1.0] * n,
+            "information": [i / (n + 1) for i in range(n)],
+            "reason": "uncertain",
+            "split": "train",
+            "day": DAY,
+        }
+    )
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return rows(40)
+
+
+@pytest.fixture
+def files(tmp_path: Path, frame: pd.DataFrame) -> Artefacts:
+    files = Artefacts(tmp_path)
+    files.write_frame("retraining_set", frame, DAY)
+    return files
+
+
+def path_in(files: Artefacts) -> Path:
+    return Path(str(files.path("retraining_set", DAY)))
+
+
+def outcome(files: Artefacts, content: bytes, frame: pd.DataFrame) -> str:
+    """What the error says; without one whether the frame is the same."""
+    path_in(files).write_bytes(content)
+    try:
+        return "equal" if files.read_frame("retraining_set", DAY).equals(frame) else "different"
+    except ArtefactError as error:
+        return str(error)
+
+
+def is_named(files: Artefacts, said: str) -> bool:
+    return str(path_in(files)) in said and "Materialise retraining_set again" in said
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame) -> None:
+    content = path_in(files).read_bytes()
+    bits = random.Random(7).sample(range(len(content) * 8), N_FLIPS)
+    found = [outcome(files, flipped(content, bit), frame) for bit in bits]
+    named = [is_named(files, said) for said in found if said not in ("equal", "different")]
+    assert all(named)
+    assert len(named) > N_FLIPS / 4
+
+
+@pytest.mark.parametrize("length", [0, 3, 100, -1, -9])
+def test_cut_frame_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame, length: int) -> None:
+    content = path_in(files).read_bytes()
+    assert is_named(files, outcome(files, content[:length], frame))
+
+
+def test_folder_in_place_of_a_frame_is_named(files: Artefacts) -> None:
+    path_in(files).unlink()
+    path_in(files).mkdir()
+    for read in (lambda: files.read_frame("retraining_set", DAY), lambda: files.read_days("retraining_set", [DAY])):
+        with pytest.raises(ArtefactError, match=rf"{path_in(files)}.*folder.*Move it away"):
+            read()
+
+
+def test_frame_of_other_columns_is_named(files: Artefacts, frame: pd.DataFrame) -> None:
+    frame.drop(columns="margin").to_parquet(path_in(files))
+    with pytest.raises(ArtefactError, match=rf"{path_in(files)}.*margin.*Materialise retraining_set"):
+        files.read_frame("retraining_set", DAY)
