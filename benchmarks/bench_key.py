@@ -73,7 +73,9 @@ BURST_WATCH = """(n) => new Promise((resolve, reject) => {
     setTimeout(() => reject(new Error("the burst did not end within a minute")), 60_000);
     const text = () => document.querySelector("#desk").hidden ? "" : document.querySelector("#prompt").textContent;
     const taken = [];
+    const accepts = () => "acceptsVotes" in document.querySelector("#annotate").dataset;
     const step = () => {
+        if (!accepts()) return requestAnimationFrame(step); // a moment after each paint, which nobody's hand notices
         const before = text();
         const start = performance.now();
         document.body.dispatchEvent(new KeyboardEvent("keydown", { key: String(1 + (taken.length % 9)), bubbles: true }));
@@ -94,7 +96,7 @@ BURST_WATCH = """(n) => new Promise((resolve, reject) => {
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--votes", type=int, default=100)
-    arguments.add_argument("--every-ms", type=float, default=500)
+    arguments.add_argument("--every-ms", type=float, default=500, help="above the 150 ms in which the page takes no vote")
     asked = arguments.parse_args()
     limits, chromium = Limits(), find_chromium()
     if chromium is None:

@@ -24,6 +24,12 @@ def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None
 
 def at_the_desk(page: Any) -> None:
     page.wait_for_selector("#desk:not([hidden])")
+    accepts_votes(page)
+
+
+def accepts_votes(page: Any) -> None:
+    """Wait until the page takes votes on the card it shows, which it does not at once; where it shows none, there is nothing to wait for."""
+    page.wait_for_selector("#annotate[data-accepts-votes], #annotate:not([data-shows=desk])", state="attached")
 
 
 def shown(page: Any) -> tuple[str, str, str]:
@@ -33,12 +39,14 @@ def shown(page: Any) -> tuple[str, str, str]:
 
 def press(page: Any, *keys: str) -> None:
     for key in keys:
+        accepts_votes(page)
         page.keyboard.press(key)
 
 
 def vote(page: Any, key: str) -> tuple[str, str, str]:
     """Press a key and see another comparison, or the end; what was judged. While the page waits for cards, a key would judge nothing."""
     before = shown(page)
+    accepts_votes(page)
     page.keyboard.press(key)
 
     def is_next() -> bool:

@@ -330,6 +330,47 @@ def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
     assert [(raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights] == [(" ".join(left[1:3]), "+"), (right[1], "-")]
 
 
+def test_keys_right_after_a_paint_cast_no_vote(site: People, page: Any) -> None:
+    site.furnish(6)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    first = shown(page)
+    strike(page, "1", "1", "9", "s", "=", "0", "Enter")
+    at_the_desk(page)
+    second = shown(page)
+    assert second != first
+    assert page.inner_text("#today") == "1"
+    strike(page, "1", "1", "u", "1")  # taking back needs no wait
+    at_the_desk(page)
+    assert shown(page) == second
+    assert page.inner_text("#today") == "1"
+    vote(page, "2")
+    all_sent(page)
+    until(lambda: voted(page, site, ann, 4), "two votes, and one that was taken back")
+    assert [v.strength for v in site.votes(ann)] == [4, 4, None, 3]
+
+
+def strike(page: Any, *keys: str) -> None:
+    """Press keys within one moment, faster than a test can from outside the page."""
+    page.evaluate(
+        "keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true })))",
+        list(keys),
+    )
+
+
+def test_second_click_right_after_a_paint_casts_no_vote(site: People, page: Any) -> None:
+    site.furnish(3)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.evaluate("[1, 2, 3].forEach(() => document.querySelector('[data-choice=tie]').click())")
+    at_the_desk(page)
+    all_sent(page)
+    until(lambda: voted(page, site, ann, 1), "one vote")
+    assert page.inner_text("#today") == "1"
+
+
 def test_a_key_held_down_is_one_vote(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")

@@ -13,6 +13,7 @@ const UNDOABLE = 10; // votes
 const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
 const LOOK_AT_FIGURES_EVERY = 20; // votes
+const SETTLE_MS = 150; // after a card is painted, in which nobody can have judged it: a key pressed twice is no second vote
 
 const root = document.querySelector("#annotate");
 const view = new View(root);
@@ -30,6 +31,8 @@ let figures = { today: null, median: null, streak: 0 };
 let durations = [];
 let nEvents = 0; // votes cast, taken back, recorded, refused
 let guidelinesShown = null;
+let settledAt = Infinity; // since when the painted card may be voted on, on the clock of events
+let settling = 0;
 
 const tools = new Tools(view, {
   get card() {
@@ -67,7 +70,24 @@ function paint() {
     return;
   }
   view.paintCard(card, draft, { isRaw, showsLength: hand.rules.shows_length, dimensions: hand.rules.dimensions });
+  settle();
   if (document.visibilityState === "visible") draft.see();
+}
+
+/** Take votes on the painted card from a moment later on; `data-accepts-votes` says when. */
+function settle() {
+  settledAt = Infinity;
+  delete root.dataset.acceptsVotes;
+  clearTimeout(settling);
+  settling = setTimeout(() => {
+    settledAt = performance.now();
+    root.dataset.acceptsVotes = "";
+  }, SETTLE_MS);
+}
+
+/** Whether a key or click came early: also one that had to wait while the page was busy. */
+function isTooEarly(event) {
+  return event.timeStamp < settledAt;
 }
 
 function prepareNext() {
@@ -425,6 +445,7 @@ const COMMANDS = {
 };
 const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]); // keys that mean something there
 const WHILE_PAUSED = new Set(["p", "?", "g", "Escape"]);
+const VOTES = new Set(["s", "=", "Enter"]); // beside the digits
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
@@ -443,6 +464,10 @@ function onKey(event) {
     return;
   }
   if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page")) return; // a key held down is one vote
+  if ((digit !== null || VOTES.has(event.key)) && isTooEarly(event)) {
+    event.preventDefault();
+    return;
+  }
   if (digit !== null) chooseByDigit(digit);
   else if (Object.hasOwn(COMMANDS, event.key)) COMMANDS[event.key](event);
   else return;
@@ -507,6 +532,7 @@ root.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   const { choice, strength, confidence, dimension: name, side, flag } = button.dataset;
+  if ((choice || button.id === "cast") && isTooEarly(event)) return;
   if (choice) choose(choice, strength ? Number(strength) : null);
   else if (confidence) tools.setConfidence(Number(confidence));
   else if (name) tools.setDimension(name, side);
