@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from rlhf_pipeline.config import Settings, silence_telemetry
+from rlhf_pipeline.terminal import escape_markup
 
 silence_telemetry()
 
@@ -48,7 +49,7 @@ def main() -> int:
         with alone(settings.home):
             history = run(settings, arguments.days)
     except PipelineError as error:
-        console.print(f"[red]{type(error).__name__}: {error}[/]")
+        console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
         return 1
     summary(settings, history)
     console.print(f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:")

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from demo.in_process import StageRun
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
+from rlhf_pipeline.terminal import escape_markup
 
 STAGES = (
     "prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report",
@@ -74,7 +75,9 @@ def short(interval: Interval | None) -> str:
 
 def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console) -> None:
     for decision in triggers:
-        console.print(f"[bold]Trigger {decision.decision_id}: {decision.action}[/] ({decision.state}) · {'; '.join(decision.reasons)}")
+        console.print(
+            f"[bold]Trigger {decision.decision_id}: {decision.action}[/] ({decision.state}) · {escape_markup('; '.join(decision.reasons))}"
+        )
     if not triggers:
         console.print("No drift or calibration event: nothing was retrained.")
     for gate in gates:
@@ -85,7 +88,7 @@ def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision]
                 f"  win rate {gate.evaluation.win_rate} on {gate.evaluation.n_prompts} frozen prompts, judged by {gate.evaluation.reward_model}"
             )
         for check in gate.checks:
-            console.print(f"  {'[green]✓[/]' if check.passed else '[red]✗[/]'} {check.name}: {check.reason}")
+            console.print(f"  {'[green]✓[/]' if check.passed else '[red]✗[/]'} {check.name}: {escape_markup(check.reason)}")
 
 
 def utility_summary(rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console) -> None:

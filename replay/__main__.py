@@ -6,6 +6,7 @@ import warnings
 from time import monotonic
 
 from rlhf_pipeline.config import Settings, silence_telemetry
+from rlhf_pipeline.terminal import escape_markup
 
 silence_telemetry()
 
@@ -33,7 +34,7 @@ def main() -> int:
     try:
         run(Settings.read())
     except PipelineError as error:
-        console.print(f"[red]{type(error).__name__}: {error}[/]")
+        console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
         return 1
     return 0
 
@@ -55,12 +56,12 @@ def run(settings: Settings) -> None:
         defs = definitions_for(settings, progress=shown(progress))
         say = progress.console.print
         runner = InProcess(settings, defs, instance, store, lambda stage: told(stage, say))
-        drive = Drive(runner, lambda reason: say(f"  [dim]waits: {reason}[/]"))
+        drive = Drive(runner, lambda reason: say(f"  [dim]waits: {escape_markup(reason)}[/]"))
         task = progress.add_task(f"replay of {n_days} days", total=n_days, note="days")
         say(f"[bold]project {settings.project}[/] · {n_days} days of imported votes · state in {settings.home}\n{header()}")
         for done, day in enumerate(drive.days(), start=1):
             for line in decision_lines(store, day):
-                say(line)
+                say(escape_markup(line))
             say(day_line(settings, day, drive.seconds[day]))
             progress.update(task, completed=done)
     console.print(f"{n_days} days replayed in {monotonic() - started:.0f} s.")

@@ -4,6 +4,7 @@ Imports inside functions count. A change of these rules is a change of this file
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ FOUNDATION = [
     "records",
     "errors",
     "files",
+    "terminal",
     "documents",
     "frames",
     "parquet",
@@ -225,3 +227,16 @@ def test_assets_generate_through_the_engine_alone() -> None:
         and not any(keyword.arg == "ledger" for keyword in node.keywords)
     ]
     assert direct + without_ledger == []
+
+
+def test_commands_print_through_one_place() -> None:
+    """`cli.showing` escapes control characters of stored text; who prints past it does not."""
+    past_it = re.compile(r"typer\.s?echo\(|(?<![\w.])print\(|sys\.std(?:out|err)\.write\(|\bConsole\(\)|add_row\((?!plain\()(?!f\")")
+    files = [path for path in sorted((LIBRARY / "cli").glob("*.py")) if path.name != "showing.py"]
+    found = [
+        f"{path.name}:{n}: {line.strip()}"
+        for path in files
+        for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if past_it.search(line)
+    ]
+    assert not found, f"print by showing.echo or showing.show: {found}"

@@ -27,6 +27,7 @@ from rlhf_pipeline.cli import (
     vote,
     votes,
 )
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 
@@ -67,5 +68,5 @@ def main() -> None:
     try:
         app()
     except PipelineError as error:
-        typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import echo, show
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import AnnotationRules
 
@@ -35,10 +34,10 @@ def set_guidelines(file: Annotated[Path, typer.Argument(help="A text file in UTF
     workspace = _ready()
     newest = workspace.store.guidelines.latest()
     if newest is not None and newest.text == text:
-        typer.echo(f"version {newest.version} says so already")
+        echo(f"version {newest.version} says so already")
         return
     made = workspace.store.guidelines.add(text, after=newest.version if newest else 0, actor="rlhf guidelines")
-    typer.echo(f"guidelines are at version {made.version}, {len(text):,} characters")
+    echo(f"guidelines are at version {made.version}, {len(text):,} characters")
 
 
 @guidelines.command("show")
@@ -48,7 +47,7 @@ def show_guidelines(version: Annotated[int | None, typer.Option(min=1, help="Def
     found = store.guidelines.latest() if version is None else store.guidelines.get(version)
     if found is None:
         raise NotFound("There are no guidelines yet. Write some: rlhf guidelines set FILE.")
-    typer.echo(found.text)
+    echo(found.text)
 
 
 @rules.callback()
@@ -60,10 +59,11 @@ def rules_group() -> None:
 def show_rules() -> None:
     """The rules that hold now, with what each means."""
     version, held = _ready().store.rules.latest()
-    table = Table("rule", "value", "meaning", title=f"rules, version {version}" if version else "rules, as they come")
-    for name, field in AnnotationRules.model_fields.items():
-        table.add_row(name, _shown(getattr(held, name)), field.description or "")
-    Console().print(table)
+    rows = [
+        {"rule": name, "value": _shown(getattr(held, name)), "meaning": field.description or ""}
+        for name, field in AnnotationRules.model_fields.items()
+    ]
+    show(rows, title=f"rules, version {version}" if version else "rules, as they come", empty="")
 
 
 @rules.command("set")
@@ -86,12 +86,12 @@ def set_rules(
             f"The rules cannot be so: {problems}. Nothing was changed; `rlhf rules show` says what each means."
         ) from cause
     if new == held:
-        typer.echo(f"version {version} says so already")
+        echo(f"version {version} says so already")
         return
     said = ", ".join(
         f"{n} {_shown(getattr(held, n))} -> {_shown(v)}" for n, v in new if v != getattr(held, n) and not (n == "seed" and drawn)
     )
-    typer.echo(f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {said}")
+    echo(f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {said}")
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.files import writing_whole
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import anchors
@@ -29,7 +30,7 @@ def verify() -> None:
     dropped = anchors.read_anchors(settings.home / anchors.FILE, settings.organization, settings.project)
     n = anchors.verify_with_anchors(workspace.store.audit, dropped)
     since = f", as {len(dropped)} anchors since {dropped[0].day} say" if dropped else "; no anchor yet (`rlhf audit anchor` drops one)"
-    typer.echo(f"{n:,} links, each in its place{since}")
+    echo(f"{n:,} links, each in its place{since}")
 
 
 @app.command("export")
@@ -42,7 +43,7 @@ def export(out: Annotated[Path | None, typer.Option(help="File to write; default
         while links := workspace.store.audit.after(n, limit=LINKS_AT_ONCE):
             file.write("".join(json.dumps(link.model_dump(mode="json"), ensure_ascii=False) + "\n" for link in links).encode())
             n = links[-1].seq
-    typer.echo(f"{n:,} links in {path}", err=not path.is_file())
+    echo(f"{n:,} links in {path}", err=not path.is_file())
 
 
 @app.command("anchor")
@@ -52,9 +53,9 @@ def anchor() -> None:
     path = workspace.settings.home / anchors.FILE
     dropped = drop(workspace)
     if dropped is None:
-        typer.echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
+        echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
     else:
-        typer.echo(f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to where nobody writes the database")
+        echo(f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to where nobody writes the database")
 
 
 def drop(workspace: Workspace) -> anchors.Anchor | None:

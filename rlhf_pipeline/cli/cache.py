@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import show
+from rlhf_pipeline.cli.showing import echo, show
 from rlhf_pipeline.errors import ConfigurationError
 
 app = typer.Typer(help="Completions that need not be made again.", no_args_is_help=True)
@@ -24,13 +24,13 @@ def stats() -> None:
     store = _ready().store
     held = store.completions_cache.stats()
     since = f", {held.oldest:%Y-%m-%d} to {held.newest:%Y-%m-%d}" if held.oldest and held.newest else ""
-    typer.echo(
+    echo(
         f"{held.n_entries:,} completions kept, {held.n_characters / MILLION:,.1f} million characters{since}; "
         f"{held.n_used_again:,} were asked for again"
     )
     for run in store.generation.parked():
         n_open = run.states.get("open", 0) + run.states.get("leased", 0)
-        typer.echo(f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of {run.asset}. {run.parked_why}")
+        echo(f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of {run.asset}. {run.parked_why}")
     rows = [
         {
             "asset": asset,
@@ -62,7 +62,7 @@ def prune(
     n, size = workspace.store.completions_cache.prune(
         unused_since=since, keep_characters=None if keep_mb is None else int(keep_mb * MILLION)
     )
-    typer.echo(f"{n:,} completions taken out, {size / MILLION:,.1f} million characters")
+    echo(f"{n:,} completions taken out, {size / MILLION:,.1f} million characters")
 
 
 def _ready() -> Workspace:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.cli.vote import voter
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.web.offers import may_be_asked
@@ -43,9 +44,9 @@ def offer(
     of_day = None if day is None else day.date().isoformat()
     wanted = workspace.store.comparisons.offerable(day=of_day, unvoted_only=all_unvoted) if ids is None else _split(ids)
     if annotator is not None:
-        typer.echo(_asked(workspace, annotator, wanted, priority=priority))
+        echo(_asked(workspace, annotator, wanted, priority=priority))
     else:
-        typer.echo(offered(workspace, wanted, overlap=overlap, priority=priority))
+        echo(offered(workspace, wanted, overlap=overlap, priority=priority))
 
 
 @app.command("withdraw")
@@ -54,7 +55,7 @@ def withdraw(ids: Annotated[str, typer.Option(help="Comparison ids, with commas 
     workspace = Workspace.here()
     workspace.store.migrate()
     n = workspace.store.assignments.withdraw(_split(ids), actor=ACTOR)
-    typer.echo(f"{n:,} judgements taken back")
+    echo(f"{n:,} judgements taken back")
 
 
 def offered(workspace: Workspace, comparison_ids: Sequence[str], *, overlap: int | None = None, priority: int = 0) -> str:

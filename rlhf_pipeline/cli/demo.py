@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise, prepare
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.files import write_whole
@@ -70,7 +71,7 @@ def delete(workspace: Workspace) -> None:
     if facts is not None and server is not None:
         _drop(settings, facts, server)
     shutil.rmtree(settings.home)
-    typer.echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
+    echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
 
 
 def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
@@ -96,7 +97,7 @@ def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
             f"Take them with `rlhf storage backup`, drop {prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(server.get_secret_value(), prefix, facts.organization, facts.project, facts.home_id).drop()
-    typer.echo(f"dropped the databases {', '.join(dropped)}" if dropped else f"the databases {prefix}_… were gone already")
+    echo(f"dropped the databases {', '.join(dropped)}" if dropped else f"the databases {prefix}_… were gone already")
 
 
 def _others_work(url: str) -> list[str]:

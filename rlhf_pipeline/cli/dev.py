@@ -18,6 +18,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.cli.serve import free_port
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -50,12 +51,12 @@ def dev(
         answering = (f"{web_port}/api/v1/healthz", f"{dagster_port}/server_info", f"{mlflow_port}/health")
         _wait([f"http://{HOST}:{where}" for where in answering], servers)
         shown = (("People   ", web_port), ("Dagster  ", dagster_port), ("MLflow   ", mlflow_port))
-        typer.echo("\n" + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown) + "\n  Ctrl-C ends all of them.\n")
+        echo("\n" + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown) + "\n  Ctrl-C ends all of them.\n")
         while all(server.poll() is None for server in servers):
             time.sleep(1)
         raise ConfigurationError("A server ended by itself; its last lines above say why. The others are stopped.")
     except KeyboardInterrupt:
-        typer.echo("stopping")
+        echo("stopping")
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must leave nobody behind
         _stop(servers)

@@ -12,6 +12,7 @@ import typer
 from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.datasets.formats import format_for
@@ -91,7 +92,7 @@ def calibration_log(out: Out = None) -> None:
     if not log:
         raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")
     write_whole(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
-    typer.echo(f"{len(log)} calibrations in {path}")
+    echo(f"{len(log)} calibrations in {path}")
 
 
 @app.command("drift-report")
@@ -106,7 +107,7 @@ def drift_report(
         raise NotEnoughData(_no_report(workspace.files, wanted))
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
     write_whole(path, page)
-    typer.echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
+    echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
 
 
 def _checked_day(day: str) -> str:
@@ -157,7 +158,7 @@ def _write_records(workspace: Workspace, out: Path | None) -> None:
 
     with writing_whole(path) as file:
         n = form.write(batches(), RECORD_ROWS, file)
-    typer.echo(f"{n:,} records in {path}", err=not path.is_file())
+    echo(f"{n:,} records in {path}", err=not path.is_file())
 
 
 def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: Workspace, name: str | None, out: Path | None) -> None:
@@ -169,7 +170,7 @@ def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: W
     path = out or workspace.settings.exports / f"{noun}{form.suffix}"
     with writing_whole(path) as file:
         n = form.write(rows, KINDS[kind], file)
-    typer.echo(f"{n:,} {noun} in {path}", err=not path.is_file())  # not into what is piped onwards
+    echo(f"{n:,} {noun} in {path}", err=not path.is_file())  # not into what is piped onwards
 
 
 def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:
@@ -195,4 +196,4 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> None:
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     write_whole(path, "".join(f"{line}\n" for line in lines).encode())
-    typer.echo(f"{len(lines)} rows in {path}")
+    echo(f"{len(lines)} rows in {path}")

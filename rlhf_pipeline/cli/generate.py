@@ -14,7 +14,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import bar, show
+from rlhf_pipeline.cli.showing import bar, echo, show
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation
 from rlhf_pipeline.completions import generate as complete
 from rlhf_pipeline.config import Settings
@@ -81,14 +81,14 @@ def generate(
                 on_text=_printer() if stream else None,
             )  # fmt: skip
     except KeyboardInterrupt:
-        typer.secho("Stopped. What came is kept; the same command goes on from here.", fg=typer.colors.YELLOW, err=True)
+        echo("Stopped. What came is kept; the same command goes on from here.", fg=typer.colors.YELLOW, err=True)
         raise typer.Exit(130) from None
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
     n_calls = _write_log(workspace.store.generation.calls(made.run_id), folder / LOG)
     if made.unheard is not None and not isinstance(made.unheard, BrokenPipeError):  # who closed a pipe knows
         why = f"{type(made.unheard).__name__}: {made.unheard}"
-        typer.secho(f"Not every text was shown ({why}); all of them are in {folder}.", fg=typer.colors.YELLOW, err=True)
+        echo(f"Not every text was shown ({why}); all of them are in {folder}.", fg=typer.colors.YELLOW, err=True)
     _tell(made, folder, n_calls)
 
 
@@ -102,7 +102,7 @@ def _prompts(path: Path) -> pd.DataFrame:
     report = Report()
     drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), PromptParams(), report)]
     if any(n for what, n in report.counts.items() if what != "kept"):
-        typer.secho(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
+        echo(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
     if not drafts:
         raise PromptError(f"{path} holds no prompt. Give rows with a column text, prompt, instruction or question.")
     return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
@@ -117,13 +117,13 @@ def _printer() -> Any:
     def heard(item_no: int, piece: str | None) -> None:
         with lock:
             if piece is None:
-                typer.echo(f"\n[{item_no}] broke off, and is asked for again", nl=False)
+                echo(f"\n[{item_no}] broke off, and is asked for again", nl=False)
                 last[0] = -1
                 return
             if last[0] != item_no:
-                typer.echo(f"\n[{item_no}] ", nl=False)
+                echo(f"\n[{item_no}] ", nl=False)
                 last[0] = item_no
-            typer.echo(piece, nl=False)
+            echo(piece, nl=False)
 
     return heard
 
@@ -157,7 +157,7 @@ def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
 
 def _tell(made: Generation, folder: Path, n_calls: int) -> None:
     n_failed = sum(made.kinds.values())
-    typer.echo(
+    echo(
         f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} ({made.n_cached:,} from the cache; "
         f"{n_calls:,} calls in all, in {LOG}), {made.seconds:.1f} s"
     )
@@ -165,4 +165,4 @@ def _tell(made: Generation, folder: Path, n_calls: int) -> None:
         show([{"why": kind, "rows": f"{n:,}"} for kind, n in made.kinds.items()], title="failed", empty="")
     if made.cost or made.n_unknown:
         unknown = f"; {made.n_unknown:,} calls may have been billed, at worst {made.cost_unknown:.6f}" if made.n_unknown else ""
-        typer.echo(f"spent {made.cost:.6f}{unknown}")
+        echo(f"spent {made.cost:.6f}{unknown}")

@@ -21,6 +21,7 @@ from rlhf_pipeline.cli.comparisons import offered
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import import_lock, replay_pending
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.datasets.argilla import RecordedComparisons, RecordedVotes, is_argilla
 from rlhf_pipeline.datasets.cells import Clock
@@ -161,11 +162,9 @@ def calibration_log(
         reasons = {f"entry {n}": why for n, why in read.refused}
         workspace.store.imports.finish(import_id, told | done.model_dump() | {"n_rejected": len(reasons), "reasons": reasons})
     n_refused = len(read.refused)
-    typer.echo(
-        f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of {n_refused + len(read.reports):,} entries"
-    )
+    echo(f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of {n_refused + len(read.reports):,} entries")
     for n, why in read.refused:
-        typer.echo(f"entry {n:,}: {why}")
+        echo(f"entry {n:,}: {why}")
     if read.refused and not read.reports:
         raise DatasetError(f"No entry of {file} could be imported; why stands above. Mend them, or export the log again.")
 
@@ -209,13 +208,13 @@ class Intake:
 
     def report(self) -> None:
         """The counts in one line, then what a reader should know. Raises DatasetError where every row was rejected."""
-        typer.echo(str(self.counts))
+        echo(str(self.counts))
         for note in self.notes:
-            typer.echo(note)
+            echo(note)
         for line, reason in self.rejects.first:
-            typer.echo(f"line {line:,}: {reason}")
+            echo(f"line {line:,}: {reason}")
         if self.rejects.n:
-            typer.echo(f"rejected rows with their reasons: {self.rejects.path}")
+            echo(f"rejected rows with their reasons: {self.rejects.path}")
         if self.rejects.n and self.rejects.n == self.counts.total:
             raise DatasetError(
                 f"No row of {self.file} could be imported. The first reasons stand above, all of them in {self.rejects.path}."

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 from rich.progress import Progress
 
 from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
@@ -41,7 +42,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         champion = workspace.champions.initialise(
             settings.policy, progress=lambda done, total, note="": bar.update(task, completed=done, total=total)
         )
-    typer.echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
+    echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:
@@ -88,7 +89,7 @@ def make_marked(databases: ServerDatabases) -> None:
     """Make what is missing of them, and say so."""
     made = databases.make()
     if made:
-        typer.echo(f"made the databases {', '.join(made)}")
+        echo(f"made the databases {', '.join(made)}")
 
 
 def remember(settings: Settings, facts: HomeFacts | None) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.completions.keys import new_sealing_key, seal
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import write_whole
@@ -22,7 +23,7 @@ def group() -> None:
 @app.command("new")
 def new() -> None:
     """Print a new sealing key, for RLHF_SEALING_KEY. Keep it elsewhere than what it seals: in the environment, or in your secret store."""
-    typer.echo(new_sealing_key().get_secret_value())
+    echo(new_sealing_key().get_secret_value())
 
 
 @app.command("seal")
@@ -32,4 +33,4 @@ def seal_(file: Annotated[Path, typer.Argument(help="Where to write it; then set
     key = typer.prompt("Key of the provider", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
     write_whole(file, (seal(SecretStr(key), settings.sealing_key) + "\n").encode())
     file.chmod(0o600)
-    typer.echo(f"Sealed in {file}. Set RLHF_API_KEY_FILE to it.")
+    echo(f"Sealed in {file}. Set RLHF_API_KEY_FILE to it.")

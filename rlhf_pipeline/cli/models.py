@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import echo, show
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Kind, Registry, ceiling_beside, is_accuracy
@@ -47,13 +46,18 @@ def list_models() -> None:
     """Every version with its aliases, parent and the metrics frozen at registration."""
     workspace = Workspace.here()
     workspace.require_initialised()
-    table = Table("model", "aliases", "parent", "registered", "metrics", title=f"models of {workspace.settings.project}")
-    models = workspace.registry.list_models()
-    for model in models:
-        label = f"{model.name}@{model.version}"
-        shown = metrics_line(_kind(workspace.registry, model.name), model.metrics)
-        table.add_row(label, ", ".join(model.aliases), model.parent or "-", f"{model.created_at:%Y-%m-%d %H:%M}", shown)
-    Console().print(table if models else f"No models yet in {workspace.settings.home}. `rlhf init` registers the first policy.")
+    rows = [
+        {
+            "model": f"{model.name}@{model.version}",
+            "aliases": ", ".join(model.aliases),
+            "parent": model.parent or "-",
+            "registered": f"{model.created_at:%Y-%m-%d %H:%M}",
+            "metrics": metrics_line(_kind(workspace.registry, model.name), model.metrics),
+        }
+        for model in workspace.registry.list_models()
+    ]
+    empty = f"No models yet in {workspace.settings.home}. `rlhf init` registers the first policy."
+    show(rows, title=f"models of {workspace.settings.project}", empty=empty)
 
 
 @app.command("promote")
@@ -72,7 +76,7 @@ def promote(
     before = workspace.store.promotions.champion(version.name)
     workspace.champions.promote(kind, version, reason=reason, actor="rlhf models promote")
     was = f"{version.name}@{before.version}" if before else "none"
-    typer.echo(f"{version.label} is champion already" if was == version.label else f"{version.label} is champion, before it {was}")
+    echo(f"{version.label} is champion already" if was == version.label else f"{version.label} is champion, before it {was}")
 
 
 def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:

@@ -11,7 +11,7 @@ import typer
 from rlhf_pipeline.champions import Judge, PairPrediction, Question
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
-from rlhf_pipeline.cli.showing import bar
+from rlhf_pipeline.cli.showing import bar, echo
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, ModelNotFound
 
@@ -36,7 +36,7 @@ def predict(
     questions = [] if input is None else read_questions(input)  # before a model is loaded for a file that cannot be read
     judge = judge_named(workspace, model)
     n = Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path) if input is None else predict_all(judge, questions, path)
-    typer.echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
+    echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
 
 
 def judge_named(workspace: Workspace, label: str | None) -> Judge:
@@ -106,12 +106,12 @@ class Dialogue:
         return None if a is None or b is None else Question(prompt=prompt, completion_a=a, completion_b=b)
 
     def ask(self, what: str) -> str | None:
-        print(what, end="", file=self.out, flush=True)
+        echo(what, nl=False, file=self.out)
         line = next(self.lines, None)
         return None if line is None else line.rstrip("\n").replace("\\n", "\n")
 
     def say(self, text: str) -> None:
-        print(text, file=self.out, flush=True)
+        echo(text, file=self.out)
 
 
 def told(answer: PairPrediction) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from rlhf_pipeline.calibration import draw_ceiling
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import interval, show, show_json
+from rlhf_pipeline.cli.showing import echo, interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.cli.votes import passes_so_far
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
@@ -64,8 +64,8 @@ def probe(
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps or was judged again'}; "
         f"ECE {metrics.ece_equal_mass}, Brier {metrics.brier}",
     )
-    typer.echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
-    typer.echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
+    echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
+    echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
 
 
 def shown_as_json(label: str, metrics: CalibrationMetrics, ceiling: Interval | None, bins: tuple[ReliabilityBin, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import show
+from rlhf_pipeline.cli.showing import echo, show
 from rlhf_pipeline.completions import settings_calls
 from rlhf_pipeline.completions.texts import BackendTexts
 from rlhf_pipeline.config import Settings
@@ -68,9 +68,9 @@ def generate_prompts(
             embed=Encoder(settings.encoder).encode if params.topic else None,
         )
     write_jsonl(frame, path)
-    typer.echo(f"{len(frame)} prompts in {path}")
+    echo(f"{len(frame)} prompts in {path}")
     if any(n for what, n in report.counts.items() if what != "kept"):
-        typer.echo(report.summary())
+        echo(report.summary())
 
 
 @app.command("sources")
@@ -98,7 +98,7 @@ def _failures_told(texts: BackendTexts | None) -> Iterator[None]:
         yield
     finally:
         for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
-            typer.echo(f"{n:,} not written: {reason}", err=True)
+            echo(f"{n:,} not written: {reason}", err=True)
 
 
 @contextlib.contextmanager

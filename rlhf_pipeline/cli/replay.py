@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import DatasetError
 
@@ -31,7 +32,7 @@ def replay(
     if never_asked:
         days = workspace.store.replays.never_asked()
         workspace.store.replays.ask(days)
-        typer.echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "no imported day was left out")
+        echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "no imported day was left out")
     sys.exit(replay_pending(workspace))
 
 
@@ -47,9 +48,9 @@ def take_unfinished(workspace: Workspace) -> None:
         ) from cause
     for half in taken:
         days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
-        typer.echo(f"taken as they are: {days}, of the unfinished import of {half.file}")
+        echo(f"taken as they are: {days}, of the unfinished import of {half.file}")
     if not taken:
-        typer.echo("no import is unfinished")
+        echo("no import is unfinished")
 
 
 def import_lock(settings: Settings) -> FileLock:
@@ -65,7 +66,7 @@ def replay_pending(workspace: Workspace) -> int:
     Each day is said in a line. What is left after a kill stays asked for: the sensor or the next call goes on.
     """
     if not workspace.store.replays.pending():
-        typer.echo("No imported day waits for its replay.")
+        echo("No imported day waits for its replay.")
         return 0
     prepare(workspace)
     workspace.registry.initialise()

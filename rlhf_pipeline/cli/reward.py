@@ -14,7 +14,7 @@ from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes, parameters
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
-from rlhf_pipeline.cli.showing import bar, show, show_json
+from rlhf_pipeline.cli.showing import bar, echo, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.cli.votes import passes_so_far, votes_so_far
 from rlhf_pipeline.drift.reference import reference_window
@@ -109,10 +109,10 @@ def train(
         run.log_text(report.model_dump_json(indent=1), "report.json")
         run.log_figure(loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"), "loss_curve.png")
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
-    typer.echo(f"{version.label} from {parent or 'nothing'} on {report.read}, in {folder}")
-    typer.echo(_said(report))
+    echo(f"{version.label} from {parent or 'nothing'} on {report.read}, in {folder}")
+    echo(_said(report))
     if report.weight_reason:
-        typer.echo(f"pairs from before the change count {report.weight_before_change:g}: {report.weight_reason}")
+        echo(f"pairs from before the change count {report.weight_before_change:g}: {report.weight_reason}")
 
 
 @app.command("calibrate")
@@ -168,16 +168,16 @@ def calibrate_model(
     log = calibration_log(workspace.store.calibrations.whole_log())
     write_whole(files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
-    typer.echo(f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of {files.calibration_log}")
-    typer.echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
-    typer.echo(
+    echo(f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of {files.calibration_log}")
+    echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
+    echo(
         f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
     if settled.takes_over:
         champions.promote("reward_model", version, reason=settled.reason, actor="rlhf reward calibrate")
     serves = settled.takes_over or settled.was_champion
-    typer.echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} --reason "…"')
+    echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} --reason "…"')
 
 
 @app.command("openings")

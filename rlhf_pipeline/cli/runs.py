@@ -3,26 +3,25 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import show
 
 
 def runs(limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20) -> None:
     """The latest materialisations with their numbers and the Dagster run each belongs to."""
     workspace = Workspace.here()
     workspace.require_initialised()
-    table = Table("started", "stage", "day", "status", "numbers", "Dagster run", title=f"runs of {workspace.settings.project}")
-    found = workspace.registry.runs(limit)
-    for run in found:
-        numbers = ", ".join(f"{k} {v:.4g}" for k, v in list(run.metrics.items())[:3])
-        table.add_row(
-            f"{run.started_at:%Y-%m-%d %H:%M:%S}",
-            run.tags.get("dagster.asset", run.name),
-            run.tags.get("dagster.partition", "-"),
-            run.status,
-            numbers,
-            run.tags.get("dagster.run_id", "-")[:8],
-        )
-    Console().print(table if found else f"Nothing ran yet in {workspace.settings.home}. `make demo` runs the loop.")
+    rows = [
+        {
+            "started": f"{run.started_at:%Y-%m-%d %H:%M:%S}",
+            "stage": run.tags.get("dagster.asset", run.name),
+            "day": run.tags.get("dagster.partition", "-"),
+            "status": run.status,
+            "numbers": ", ".join(f"{k} {v:.4g}" for k, v in list(run.metrics.items())[:3]),
+            "Dagster run": run.tags.get("dagster.run_id", "-")[:8],
+        }
+        for run in workspace.registry.runs(limit)
+    ]
+    empty = f"Nothing ran yet in {workspace.settings.home}. `make demo` runs the loop."
+    show(rows, title=f"runs of {workspace.settings.project}", empty=empty)

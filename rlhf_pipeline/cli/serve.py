@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.audit import drop
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.listening import announced
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 
 ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor a day
@@ -30,10 +31,10 @@ def serve(
     settings = workspace.settings
     if "web_url" not in settings.model_fields_set:
         settings = settings.model_copy(update={"web_url": _address(host, found)})
-    typer.echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
+    echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
     link = web.first_admin(workspace.store, settings)
     if link is not None:
-        typer.echo(f"log in as the first admin, once, within 24 hours: {link}")
+        echo(f"log in as the first admin, once, within 24 hours: {link}")
     ended = threading.Event()
     anchoring = threading.Thread(target=_drop_anchors, args=(workspace, ended), name="anchors", daemon=True)
     anchoring.start()
@@ -75,6 +76,6 @@ def _drop_anchors(workspace: Workspace, ended: threading.Event) -> None:
         try:
             drop(workspace)
         except (PipelineError, OSError) as cause:
-            typer.echo(f"no anchor of the audit chain today: {cause}", err=True)
+            echo(f"no anchor of the audit chain today: {cause}", err=True)
         if ended.wait(ANCHORS_EVERY_S):
             return

@@ -19,6 +19,7 @@ from rlhf_pipeline.cli import soundness
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
 from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
+from rlhf_pipeline.cli.showing import echo, plain
 from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
@@ -34,9 +35,9 @@ def check() -> None:
     """Connections, versions, audit chain, foreign keys, counts, files and free disk; exit code 1 where something is wrong."""
     workspace = _workspace()
     found = list(soundness.findings(workspace))
-    table = Table("what", "found", "", title=f"storage of {workspace.settings.home}")
+    table = Table("what", "found", "", title=plain(f"storage of {workspace.settings.home}", "table.title"))
     for finding in found:
-        table.add_row(finding.what, finding.found, "[green]sound[/]" if finding.is_sound else "[red]trouble[/]")
+        table.add_row(plain(finding.what), plain(finding.found), "[green]sound[/]" if finding.is_sound else "[red]trouble[/]")
     console().print(table)
     if not all(finding.is_sound for finding in found):
         raise typer.Exit(1)
@@ -50,9 +51,9 @@ def backup(folder: Backup) -> None:
     facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
     with _bar("backup") as progress:
         manifest = backups.back_up(settings.home, facts, _urls(settings), folder.absolute(), progress=progress)
-    typer.echo(f"{folder}: {backups.summary(manifest)}")
+    echo(f"{folder}: {backups.summary(manifest)}")
     if settings.frames_url is not None:
-        typer.echo("The frames lie in an object store and are not in it; they can be materialised again.")
+        echo("The frames lie in an object store and are not in it; they can be materialised again.")
 
 
 @app.command("restore")
@@ -79,7 +80,7 @@ def restore(
     backups.put_facts(folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix)
     prepare(workspace)
     workspace.store.close()
-    typer.echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
+    echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
 
 
 @app.command("migrate")
@@ -119,7 +120,7 @@ def migrate(
         seal(target.store.database.where)
     prepare(target)
     _show(tables)
-    typer.echo(f"{settings.home} uses {target.store.database.where} from now on. Its SQLite files stay as they were and refuse new votes.")
+    echo(f"{settings.home} uses {target.store.database.where} from now on. Its SQLite files stay as they were and refuse new votes.")
 
 
 def _home_id(backup: Path, settings: Settings) -> str | None:
@@ -166,7 +167,7 @@ def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr)
         left = Store.open(f"sqlite:///{old}", organization=settings.organization, project=settings.project)
         with left, copying.standing_still(left.database) as seal:
             seal(workspace.store.database.where)
-    typer.echo(f"{workspace.settings.home} is on {workspace.store.database.where} already: nothing to move.")
+    echo(f"{workspace.settings.home} is on {workspace.store.database.where} already: nothing to move.")
 
 
 def _refuse_differences(tables: Iterable[copying.CopiedTable]) -> None:
@@ -208,7 +209,7 @@ def _refuse_daemon(settings: Settings) -> None:
     silent_s = _daemon_silent_s(settings)
     if silent_s is not None and silent_s < 2 * DAEMON_BEATS_S:
         left = min(2 * DAEMON_BEATS_S - silent_s, 2 * DAEMON_BEATS_S)  # the clocks of both may differ
-        typer.echo(f"Dagster's daemon was alive {silent_s:.0f} s ago; waiting {left:.0f} s to see whether it still is.")
+        echo(f"Dagster's daemon was alive {silent_s:.0f} s ago; waiting {left:.0f} s to see whether it still is.")
         time.sleep(left)
         again = _daemon_silent_s(settings)
         if again is not None and again < 2 * DAEMON_BEATS_S:

@@ -4,11 +4,10 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.listening import web_address
+from rlhf_pipeline.cli.showing import echo, show
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.permissions import Permission, permissions_of
@@ -42,9 +41,9 @@ def add(
     user = workspace.store.users.add(
         email=email, name=name, roles=here, organization_roles=everywhere, kind="service" if service else "person", actor=ACTOR
     )
-    typer.echo(f"added {_told(user)}")
+    echo(f"added {_told(user)}")
     if service:
-        typer.echo(f"give it a token: rlhf users token {user.email} --name NAME")
+        echo(f"give it a token: rlhf users token {user.email} --name NAME")
     else:
         _tell_link(workspace, user)
 
@@ -53,14 +52,19 @@ def add(
 def list_users() -> None:
     """Everybody, with roles; disabled ones too."""
     workspace = _ready()
-    table = Table("e-mail", "name", "user id", "kind", "roles", "login", title=f"users of {workspace.settings.project}")
-    found = workspace.store.users.all()
-    for user in found:
-        login = "disabled" if user.disabled_at else "password" if user.has_password else "by link"
-        table.add_row(user.email, user.name, user.user_id, user.kind, _roles(user) or "none", login)
-    Console().print(
-        table if found else f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or `rlhf users add`."
-    )
+    rows = [
+        {
+            "e-mail": user.email,
+            "name": user.name,
+            "user id": user.user_id,
+            "kind": user.kind,
+            "roles": _roles(user) or "none",
+            "login": "disabled" if user.disabled_at else "password" if user.has_password else "by link",
+        }
+        for user in workspace.store.users.all()
+    ]
+    empty = f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or `rlhf users add`."
+    show(rows, title=f"users of {workspace.settings.project}", empty=empty)
 
 
 @app.command("roles")
@@ -78,9 +82,9 @@ def roles(
     before, users = _found(workspace, email), workspace.store.users
     change = users.set_organization_roles if organisation else users.set_roles
     user = change(before.user_id, role or [], actor=ACTOR)
-    typer.echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
+    echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
     if user.in_every_project and not before.in_every_project:
-        typer.echo("an account of the organisation from now on: its password, sessions and tokens ended")
+        echo("an account of the organisation from now on: its password, sessions and tokens ended")
         if user.kind == "person":
             _tell_link(workspace, user)
 
@@ -103,22 +107,22 @@ def token(
     secret, made = workspace.store.tokens.issue(
         user.user_id, kind="api", lifetime=timedelta(days=days), actor=ACTOR, name=name, scopes=None if scope is None else [*scope]
     )
-    typer.echo(secret)
-    typer.echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)  # not into what is piped onwards
+    echo(secret)
+    echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)  # not into what is piped onwards
 
 
 @app.command("disable")
 def disable(email: Email) -> None:
     """No login and no token of theirs works from now on; their votes stay."""
     workspace = _ready()
-    typer.echo(f"disabled {_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}")
+    echo(f"disabled {_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}")
 
 
 @app.command("enable")
 def enable(email: Email) -> None:
     """Let somebody in again who was disabled; tokens that were taken stay so."""
     workspace = _ready()
-    typer.echo(f"enabled {_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}")
+    echo(f"enabled {_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}")
 
 
 @app.command("login-link")
@@ -143,7 +147,7 @@ def _found(workspace: Workspace, email: str) -> User:
 
 def _tell_link(workspace: Workspace, user: User) -> None:
     secret, _ = workspace.store.tokens.issue(user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR)
-    typer.echo(f"login link, once, within 24 hours: {web_address(workspace.settings).rstrip('/')}/login?token={secret}")
+    echo(f"login link, once, within 24 hours: {web_address(workspace.settings).rstrip('/')}/login?token={secret}")
 
 
 def _told(user: User) -> str:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import write_votes
+from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import Choice, Token, User, utc_now
 from rlhf_pipeline.web.auth import Principal
@@ -146,7 +147,7 @@ class Booth:
             self.say(f"no key {key!r}\n{KEYS}")
 
     def say(self, text: str) -> None:
-        print(text, file=self.out, flush=True)
+        echo(text, file=self.out)
 
 
 def vote(
@@ -162,13 +163,13 @@ def vote(
     user = voter(workspace, annotator)
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
-        typer.echo(KEYS)
+        echo(KEYS)
     booth = Booth(Site(workspace.settings, workspace.store), _principal(user), iter(sys.stdin.readline, ""), sys.stdout)
     try:
         cast = booth.run(n)
     except KeyboardInterrupt:
         cast = len(booth.cast)
-    typer.echo(f"{cast} votes of {user.email}")
+    echo(f"{cast} votes of {user.email}")
     if export is not None:
         write_votes(workspace, export)
 

@@ -10,7 +10,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import records
 from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import bar, interval, show, show_json
+from rlhf_pipeline.cli.showing import bar, echo, interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, counts, route, send
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
@@ -66,14 +66,14 @@ def route_day(
     routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
     overlap = store.rules.latest()[1].overlap
     told = counts(routes) if dry_run else send(routes, store.assignments, store.votes, overlap=overlap)
-    typer.echo(
+    echo(
         f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, {told.n_checks} checks), "
         f"{told.n_machine} answered by the reward model, {told.n_open} open"
     )
     if not dry_run:
-        typer.echo(f"{told.n_slots} new judgements wanted, {told.n_machine_votes} new machine votes")
+        echo(f"{told.n_slots} new judgements wanted, {told.n_machine_votes} new machine votes")
     for comparison_id, confidence in routes.loc[routes["route"] == "open", ["comparison_id", "confidence"]].itertuples(index=False):
-        typer.echo(f"open  {comparison_id}  confidence {confidence:.3f}")
+        echo(f"open  {comparison_id}  confidence {confidence:.3f}")
 
 
 UpTo = Annotated[int | None, typer.Option(min=0, help="Highest vote seq to learn from; default all votes there are.")]
@@ -117,12 +117,12 @@ def prepare(
     path = out or TrainingFiles(workspace.settings.home).training_data
     n = write_lines(path, training_rows(pairs))
     splits = ", ".join(f"{name} {count:,}" for name, count in pairs["split"].value_counts().sort_index().items())
-    typer.echo(
+    echo(
         f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: {dropped.n_only_ties} comparisons with only ties, "
         f"{dropped.n_without_majority} without a majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
     )
     if divided := divided_prompts(pairs):
-        typer.echo(
+        echo(
             f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is learnt of them is judged on them too",
             err=True,
         )
@@ -185,15 +185,15 @@ def annotators(
         if as_json:
             show_json([])
         else:
-            typer.echo(str(none))
+            echo(str(none))
         return
     if publish:
         labels = learnt.model.labels
         kept = leave(workspace.files, labels, newest_seq=store.votes.max_seq())
         if kept is None:
-            typer.echo(f"{len(labels):,} comparisons for the consensus page, by votes up to {known_up_to(labels):,}", err=True)
+            echo(f"{len(labels):,} comparisons for the consensus page, by votes up to {known_up_to(labels):,}", err=True)
         else:
-            typer.echo(f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True)
+            echo(f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True)
     told = learnt.kappas if pairs else learnt.figures
     if csv is not None:
         write_whole(csv, told.to_csv(index=False).encode())

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rlhf_pipeline import errors
+from rlhf_pipeline.terminal import escape_controls
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
     async def told(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem.status == 503:  # of a 500 the server itself writes the trace
-            log.error("%s %s: %s", request.method, request.url.path, error)
+            log.error("%s", escape_controls(f"{request.method} {request.url.path}: {error}"))
         if page is None or request.url.path.startswith(API):
             return problem.response()
         return await page(request, problem)
