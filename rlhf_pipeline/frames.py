@@ -5,7 +5,7 @@ expectations and the column tables of the Dagster UI are derived from it.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -378,9 +378,15 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     return checked
 
 
-def frame_hash(frame: pd.DataFrame) -> str:
-    """Content hash of a frame: rows, order and columns, not the index."""
-    return content_hash(list(frame.columns), pd.util.hash_pandas_object(frame, index=False).tolist())
+# Columns that were added to a schema after frames had been hashed without them.
+LATER_COLUMNS: tuple[str, ...] = ()
+
+
+def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str:
+    """Content hash of a frame: rows, order and columns, not the index. Columns of `later` count where something stands in them."""
+    unfilled = [name for name in later if name in frame.columns and frame[name].isna().all()]
+    kept = frame.drop(columns=unfilled) if unfilled else frame
+    return content_hash(list(kept.columns), pd.util.hash_pandas_object(kept, index=False).tolist())
 
 
 def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:

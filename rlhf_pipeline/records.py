@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,12 @@ def content_hash(*parts: object) -> str:
     """SHA-256 over the canonical JSON of `parts`, as 64 hex characters."""
     canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def fields_to_hash(params: BaseModel, always: Sequence[str]) -> dict[str, Any]:
+    """The fields `always` of parameters, and others where they are not at their default: a field added later changes no known hash."""
+    changed = params.model_dump(exclude_defaults=True)
+    return {name: value for name, value in params.model_dump(mode="json").items() if name in always or name in changed}
 
 
 def folder_hash(folder: Path) -> str:

@@ -119,7 +119,7 @@ class VoteImport:
                 refused.append((row, str(cause)))
         placed = self._placed(read, refused)
         self.rejects.add_all(refused)
-        keys = [f"import:{content_id(*(vote[name] for name in IDENTITY))}" for _, vote, _ in placed]
+        keys = [import_key(vote) for _, vote, _ in placed]
         known = self.known.known_keys(keys)
         turns = self.known.votes_on([vote["comparison_id"] for key, (_, vote, _) in zip(keys, placed, strict=True) if key not in known])
         n_merged = n_known = 0
@@ -187,6 +187,11 @@ class VoteImport:
             "stated_confidence": number(cells.get("stated_confidence"), "stated_confidence", low=0, high=1),
             "task_id": optional_identifier(cells.get("task_id"), "task_id"),
         }
+
+
+def import_key(vote: Mapping[str, Any]) -> str:
+    """The idempotency key of an imported vote: the same row of any file is the same vote."""
+    return f"import:{content_id(*(vote[name] for name in IDENTITY))}"
 
 
 def batched(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:

@@ -8,10 +8,16 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import Record, content_id
+from rlhf_pipeline.records import Record, content_id, fields_to_hash
 
 P = TypeVar("P", bound=BaseModel)
 Floats = npt.NDArray[np.floating[Any]]
+# By detector: the parameters it had first. Events and states in people's homes are found by their hash.
+FIRST_PARAMS = {
+    "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
+    "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
+    "hddm_a": ("hddm_a_drift_alpha", "hddm_a_warning_alpha", "hddm_a_min_votes"),
+}
 
 
 class Signal(Record):
@@ -46,8 +52,9 @@ class DriftDetector(Protocol):
 
 
 def params_hash(detector: DriftDetector) -> str:
-    """Identifies detector and parameters: another value, another stream of events."""
-    return content_id(detector.name, detector.params.model_dump(mode="json"))
+    """Identifies detector and parameters: another value, another stream of events. One added to ours counts where it is not at its default."""
+    params = detector.params
+    return content_id(detector.name, fields_to_hash(params, FIRST_PARAMS.get(detector.name, tuple(type(params).model_fields))))
 
 
 def own_params(kind: type[P], params: BaseModel) -> P:

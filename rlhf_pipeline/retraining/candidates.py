@@ -18,13 +18,17 @@ from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import Record, content_hash, folder_hash
+from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.training import FinishedTraining, cpu_threads, quiet_libraries, run_to_end
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
-BOOKKEEPING = {"checkpoint_every", "keep_checkpoints"}  # parameters that leave no trace in the weights
+BOOKKEEPING = ("checkpoint_every", "keep_checkpoints")  # parameters that leave no trace in the weights
+# Those that always stand in a candidate's lineage; one added later does where it is not at its default.
+FIRST_PARAMS = (
+    "learning_rate", "warmup_share", "epochs", "batch_size", "max_length", "seed", "cpu_threads", "use_gpu", "beta", "best_of_n", "min_pairs",
+)  # fmt: skip
 
 
 class TrainingReport(Record):
@@ -66,12 +70,7 @@ def train_reported(
     `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits max_length.
     """
     silence_telemetry()
-    lineage = {
-        "strategy": recipe.name,
-        "params": params.model_dump(exclude=BOOKKEEPING),
-        "parent_hash": folder_hash(policy_folder),
-        "data_hash": frame_hash(pairs),
-    }
+    lineage = lineage_of(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
     fingerprint = content_hash(lineage)
     known = _already_done(out, fingerprint)
     if known is not None:
@@ -110,6 +109,12 @@ def train_reported(
     if not params.keep_checkpoints:
         shutil.rmtree(checkpoints)
     return report
+
+
+def lineage_of(strategy: str, params: StrategyParams, parent_hash: str, data_hash: str) -> dict[str, Any]:
+    """What a candidate is made from, as it stands beside its weights: equal lineages, equal fingerprint."""
+    told = {name: value for name, value in fields_to_hash(params, FIRST_PARAMS).items() if name not in BOOKKEEPING}
+    return {"strategy": strategy, "params": told, "parent_hash": parent_hash, "data_hash": data_hash}
 
 
 def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.DataFrame:

@@ -28,7 +28,12 @@ VoteRow = dict[str, Any]
 _TURN_COLUMNS = (
     "comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day", "assignment_id", "details",
 )  # fmt: skip
-_FIELDS = tuple(NewVote.model_fields)
+_STORED = tuple(NewVote.model_fields)
+# What makes two votes under one key the same; those of LATER_COLUMNS where they say something. A field added to NewVote changes no hash.
+BODY_FIELDS = (
+    "comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "reason", "stated_confidence", "duration_s", "voted_at",
+    "origin", "idempotency_key", "supersedes", "task_id", "assignment_id", "is_swapped", "guideline_version", "details",
+)  # fmt: skip
 
 
 def check_vote(vote: NewVote) -> None:
@@ -61,14 +66,14 @@ class SealedVote(NamedTuple):
 def seal(vote: NewVote) -> SealedVote:
     """Raises InvalidVote, as `check_vote` does."""
     check_vote(vote)
-    columns = {name: getattr(vote, name) for name in _FIELDS}
+    columns = {name: getattr(vote, name) for name in _STORED}
     columns |= {"choice": vote.choice.value, "annotator_kind": vote.annotator_kind.value, "details": _canonical(vote.details)}
     body = columns
     if vote.voted_at is not None:
         voted_at = vote.voted_at.astimezone(UTC)
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    body_hash = hashlib.sha256(f"[{flat_json(body, said_keys(body, _FIELDS))}]".encode()).hexdigest()
+    body_hash = hashlib.sha256(f"[{flat_json(body, said_keys(body, BODY_FIELDS))}]".encode()).hexdigest()
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'  # of content_id("vote", key, body_hash)
     return SealedVote(vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns)
 

@@ -16,6 +16,10 @@ from rlhf_pipeline.store.schema import decisions, drift_events, votes
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 MAX_ATTEMPTS = 3
+# Of the digest in a decision's links; a field added to TriggerDecision changes none.
+DIGESTED = (
+    "decision_id", "action", "reasons", "event_ids", "evidence", "change_seq", "decided_at", "attempt", "state", "run_id",
+)  # fmt: skip
 
 
 class _Counted(NamedTuple):
@@ -220,7 +224,7 @@ class Decisions:
             actor="pipeline",
             action=f"decision.{decision.state}",
             object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
-            digest=content_hash(decision.model_dump(mode="json")),
+            digest=decision_digest(decision),
         )
 
     def _row(self, connection: Connection, decision_id: int) -> RowMapping:
@@ -234,6 +238,10 @@ class Decisions:
         wanted = select(decisions).where(self._database.mine(decisions), *conditions).order_by(decisions.c.decision_id)
         with self._database.reading() as connection:
             return [_decision(row) for row in connection.execute(wanted).mappings()]
+
+
+def decision_digest(decision: TriggerDecision) -> str:
+    return content_hash(decision.model_dump(mode="json", include=set(DIGESTED)))
 
 
 def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:

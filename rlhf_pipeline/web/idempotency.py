@@ -102,7 +102,7 @@ class IdempotentRoute(APIRoute):
             check_key(key)
             principal = await guard(request)
             site = await site_of(request)
-            asked = site.auth.digest(f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body())
+            asked = site.auth.digest(request_bytes(request.method, request.url.path, request.url.query, await request.body()))
             known = await run_in_threadpool(site.store.requests.begin, principal.user_id, key, asked)
             if known is not None:
                 body = known.body if fills_in is None else await run_in_threadpool(_filled, site, known.body, fills_in)
@@ -129,6 +129,11 @@ async def _answered(site: Site, pending: Pending, handle: Callable[[], Coroutine
     else:
         await run_in_threadpool(requests.give_up, who, key)
     return response
+
+
+def request_bytes(method: str, path: str, query: str, body: bytes) -> bytes:
+    """By whose digest a request is known when it comes again."""
+    return f"{method} {path}?{query}\n".encode() + body
 
 
 def check_key(key: str) -> str:
