@@ -1,0 +1,97 @@
+"""A home of tables version 0010 after an upgrade: every digest verifies, every record is read, work goes on."""
+
+import sqlite3
+from contextlib import closing
+
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.drift.windows import Window
+from rlhf_pipeline.frames import frame_hash
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, folder_hash, utc_now
+from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
+from rlhf_pipeline.store.schema import metadata
+from tests.upgraded_home import UpgradedHome
+
+
+def test_upgraded_store_has_the_newest_tables(upgraded_home: UpgradedHome) -> None:
+    assert migrations.current(upgraded_home.store.database) == migrations.HEAD
+    with upgraded_home.store.database.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
+
+
+def test_upgraded_audit_chain_verifies_with_its_anchors(upgraded_home: UpgradedHome) -> None:
+    """Every vote, feedback, guideline and rule beside its link; see Audit.verify."""
+    settings, audit = upgraded_home.settings, upgraded_home.store.audit
+    anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
+    assert len(anchors) == len(upgraded_home.facts["days"])
+    assert verify_with_anchors(audit, anchors) >= upgraded_home.facts["audit"]["n_links"]
+    seq, digest = upgraded_home.facts["audit"]["head"]
+    assert audit.hash_at(seq) == digest
+
+
+def test_upgraded_days_hold_the_same_votes(upgraded_home: UpgradedHome) -> None:
+    store, facts = upgraded_home.store, upgraded_home.facts
+    assert {day: store.votes.day_digest(day).model_dump(mode="json") for day in facts["days"]} == facts["days"]
+    assert (store.votes.count(), store.comparisons.count()) == (facts["votes"], facts["comparisons"])
+
+
+def test_votes_sent_again_after_an_upgrade_are_known(upgraded_home: UpgradedHome) -> None:
+    """Their bodies are hashed as they were, or each would be refused as another vote under its key."""
+    store = upgraded_home.store
+    seen = [store.votes.get(vote_id) for frame in store.votes.stream() for vote_id in frame["vote_id"]]
+    again = store.votes.cast_all(NewVote.model_validate(vote.model_dump(include=set(NewVote.model_fields))) for vote in seen)
+    assert (again.n_new, again.n_known) == (0, upgraded_home.facts["votes"])
+
+
+def test_upgraded_frames_hash_the_same(upgraded_home: UpgradedHome) -> None:
+    expected = upgraded_home.facts["frames"]
+    assert {name: frame_hash(upgraded_home.files.read_frame(*name.split("/"))) for name in expected} == expected
+
+
+def test_registered_files_have_the_hashes_of_their_tags(upgraded_home: UpgradedHome) -> None:
+    """Read past MLflow, whose runs hold the absolute path at which the home was made."""
+    mlflow = upgraded_home.settings.home / "mlflow"
+    wanted = (
+        "SELECT v.name, v.version, v.source, t.value FROM model_versions v JOIN model_version_tags t USING (name, version)"
+        " WHERE t.key = 'content_hash'"
+    )
+    with closing(sqlite3.connect(mlflow / "mlflow.db")) as connection:
+        versions = connection.execute(wanted).fetchall()
+    assert {name for name, *_ in versions} == {"demo.policy", "demo.reward_model"}
+    for name, version, source, digest in versions:
+        run_id, _, path = source.removeprefix("runs:/").partition("/")
+        assert folder_hash(mlflow / "artifacts" / "demo" / run_id / "artifacts" / path) == digest, f"{name}@{version}"
+
+
+def test_every_stored_record_is_read(upgraded_home: UpgradedHome) -> None:
+    store, files = upgraded_home.store, upgraded_home.files
+    assert [files.read_record(stage, kind) for stage, kind in RECORDS.items()]
+    found = {kind: store.promotions.champion(f"demo.{kind}") for kind in ("policy", "reward_model")}
+    assert {kind: one.version for kind, one in found.items() if one} == upgraded_home.facts["champions"]
+    assert {decision.action for decision in store.decisions.all()} == {"fire", "hold"}
+    assert {entry.kind for entry in store.feedback.page()} == {"thumbs", "rating", "detailed", "correction"}
+    assert store.rules.latest()[0] == len(store.rules.history()) == len(store.guidelines.all()) == 2
+    assert len(store.users.all()) == 4
+    assert store.calibrations.log()
+    assert store.gates.all()
+    assert store.events.for_model("demo.reward_model@1")
+    for folder in (upgraded_home.settings.models / "reference").iterdir():
+        assert Window.load(folder)
+
+
+def test_work_goes_on_in_an_upgraded_home(upgraded_home: UpgradedHome) -> None:
+    """Cards left by the version before are dealt, judged and linked into its chain."""
+    store = upgraded_home.store
+    (bob,) = [user for user in store.users.all() if user.email == "bob@example.org"]
+    card = store.assignments.deal(bob.user_id, 1, store.rules.latest()[1])[0]
+    vote = store.votes.cast(
+        NewVote(
+            comparison_id=card.comparison_id, annotator_id=bob.user_id, annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, origin="page",
+            voted_at=utc_now(), idempotency_key="after the upgrade", assignment_id=card.assignment_id, is_swapped=card.is_swapped,
+        )
+    )  # fmt: skip
+    assert vote.seq == upgraded_home.facts["votes"] + 1
+    assert store.audit.verify() > upgraded_home.facts["audit"]["n_links"]
