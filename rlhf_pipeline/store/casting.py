@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)  # of Python's: what lies behind it may have no UTC
 REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)  # of one vote, whatever stands beside it
 
 VoteRow = dict[str, Any]
@@ -45,13 +47,26 @@ def check_vote(vote: NewVote) -> None:
             )
     elif vote.voted_at.tzinfo is None or vote.voted_at.utcoffset() is None:
         raise InvalidVote(f"Vote {vote.idempotency_key!r}: voted_at {vote.voted_at} has no time zone. Send it with one, e.g. …Z for UTC.")
+    elif not EARLIEST <= vote.voted_at < END_OF_CALENDAR:
+        raise _misdated(vote)
     if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
         raise InvalidVote(
             f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. Rule: strength says how much a or b is "
             "preferred, so it comes with choice a or b only. Leave it out."
         )
+    for name in _FIELDS:
+        value = getattr(vote, name)
+        if type(value) is str and "\0" in value:
+            raise InvalidVote(f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then send the vote again.")
     if vote.duration_s is not None and not math.isfinite(vote.duration_s):
         raise InvalidVote(f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds or leave it out.")
+
+
+def _misdated(vote: NewVote) -> InvalidVote:
+    return InvalidVote(
+        f"Vote {vote.idempotency_key!r}: voted_at is {vote.voted_at}. Votes are dated from 1970-01-01 to tomorrow (UTC). "
+        "Correct the clock of the device, or the column of the file."
+    )
 
 
 class SealedVote(NamedTuple):
@@ -150,6 +165,8 @@ class _Booth:
                 f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never published in project "
                 f"{self.database.project!r}. Publish it first, or correct the id."
             )
+        if vote.voted_at is not None and vote.voted_at.astimezone(UTC).date() > self.received_at.date() + timedelta(days=1):
+            raise _misdated(vote)
         self.cards.check(vote)
         row = self._row(sealed, ledger)
         self._remember(row)

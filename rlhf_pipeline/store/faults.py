@@ -86,6 +86,8 @@ def translated(where: str) -> Iterator[None]:
     try:
         yield
     except StatementError as cause:  # the driver's errors, and values that it cannot take
+        if isinstance(cause.orig, UnstorableText):
+            raise cause.orig from None
         raise StoreError(f"The store {where}: {explain(str(cause.orig))}") from cause
     except (UnicodeEncodeError, ValueError) as cause:  # of the driver: SQLAlchemy lets these through
         if not isinstance(cause, UnicodeEncodeError) and "NUL" not in str(cause):

@@ -24,6 +24,8 @@ from sqlalchemy import (
     text,
 )
 
+from rlhf_pipeline.errors import UnstorableText
+
 SCOPE = ("organization_id", "project_id")
 
 
@@ -47,6 +49,35 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class StorableText(TypeDecorator[str]):
+    """A text without NUL characters, which Postgres refuses and SQLite's tools cut the text at. `column` names it in the error."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, column: str, length: int | None = None):
+        super().__init__(length)
+        self.column = column
+
+    @property
+    def python_type(self) -> type[str]:
+        return str
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise UnstorableText(
+                f"{self.column} holds a NUL character after {value.index(chr(0))} characters. Remove it, then send it again."
+            )
+        return value
+
+
+class StorableLongText(StorableText):
+    """The same, declared as TEXT."""
+
+    impl = Text
+    cache_ok = True
+
+
 # Names for every constraint, so that migrations can change them on both databases.
 metadata = MetaData(
     naming_convention={
@@ -60,7 +91,7 @@ metadata = MetaData(
 
 
 def _id(name: str, **more: Any) -> Column[str]:
-    return Column(name, String, nullable=more.pop("nullable", False), **more)
+    return Column(name, StorableText(name), nullable=more.pop("nullable", False), **more)
 
 
 def _count(name: str, **more: Any) -> Column[int]:
@@ -72,7 +103,7 @@ def _time(name: str, *, nullable: bool = False) -> Column[datetime]:
 
 
 def _text(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=nullable)
+    return Column(name, StorableLongText(name), nullable=nullable)
 
 
 def _table(name: str, *parts: Any, key: tuple[str, ...]) -> Table:

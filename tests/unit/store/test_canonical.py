@@ -31,7 +31,7 @@ def test_fast_json_is_what_content_hash_digests(value):
         {"voted_at": None, "origin": "import"},
         {"voted_at": NOON.replace(microsecond=120_000)},
         {"voted_at": NOON.astimezone(timezone(timedelta(hours=5, minutes=30)))},
-        {"reason": ODD, "stated_confidence": 0.1, "duration_s": 4, "strength": 3},
+        {"reason": ODD.replace("\x00", "\x01"), "stated_confidence": 0.1, "duration_s": 4, "strength": 3},
         {"task_id": "t1"},
         {"supersedes": "v1", "choice": "both_bad"},
         {"assignment_id": "a1", "is_swapped": False, "guideline_version": 3, "details": VoteDetails(flags=("pii",), dimensions={"ü": "b"})},
