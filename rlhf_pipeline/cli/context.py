@@ -10,6 +10,7 @@ from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.server import ServerDatabases
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,18 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
-        """Raises ConfigurationError where it holds another project's rows and the home does not say whose it is."""
+        """Raises ConfigurationError where it holds another project's rows, StoreError where the databases on the server are another home's."""
         s = self.settings
         store = Store.open(s.store_url, organization=s.organization, project=s.project)
-        if s.database_url is None and HomeFacts.of(s.home) is None:
+        facts = HomeFacts.of(s.home)
+        if s.database_url is None and facts is None:
             refuse_another_projects_rows(store, s)
+        if s.server_url is not None and s.database_url is None:
+            databases = ServerDatabases(
+                s.server_url.get_secret_value(), s.database_prefix, s.organization, s.project, facts.home_id if facts else None
+            )
+            with store.database.reading() as connection:
+                databases.refuse_others(connection)
         return store
 
     @cached_property

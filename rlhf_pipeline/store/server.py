@@ -102,6 +102,12 @@ class ServerDatabases:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
         return made
 
+    def refuse_others(self, connection: Connection) -> None:
+        """Raise StoreError if they belong to another project or home; `connection` is one to any database of the server."""
+        mark = self._read_mark(connection)
+        self._refuse_other_projects(connection, mark)
+        self._refuse_other_homes(mark)
+
     def finish(self) -> None:
         """Everything has arrived: from here on they are the home's."""
         try:

@@ -146,6 +146,18 @@ def test_two_homes_do_not_share_databases_unless_one_joins_the_other(tmp_path, s
     prepared(tmp_path / "b", **server)
 
 
+def test_commands_of_a_second_home_refuse_the_databases_of_the_first(tmp_path, server):
+    """Its environment names the server, but it was never initialised there."""
+    prepared(tmp_path / "a", **server)
+    prepared(tmp_path / "b")
+    with pytest.raises(StoreError, match="belong to another home of default/demo"):
+        Workspace(Settings(home=tmp_path / "b", **server)).store  # noqa: B018
+    with pytest.raises(StoreError, match="belong to project default/demo, not to default/other"):
+        Workspace(Settings(home=tmp_path / "c", project="other", **server)).store  # noqa: B018
+    with Workspace(Settings(home=tmp_path / "a", **server)).store as store:
+        assert store.votes.count() == 0
+
+
 def test_another_projects_databases_are_not_joined(tmp_path, server):
     prepared(tmp_path / "a", **server)
     with pytest.raises(StoreError, match="belong to project default/demo, not to default/other"):
