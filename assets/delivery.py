@@ -14,6 +14,7 @@ from assets.partitions import DAYS
 from rlhf_pipeline.errors import ExpectationFailed, FrameError
 from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
+from rlhf_pipeline.memory import memory_named
 from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
@@ -62,7 +63,8 @@ def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[An
     @functools.wraps(stage)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         try:
-            yield from stage(*args, **kwargs)
+            with memory_named(f"Asset {stage.__name__}"):
+                yield from stage(*args, **kwargs)
         except FrameError as broken:
             yield dg.AssetCheckResult(check_name="schema", passed=False, severity=dg.AssetCheckSeverity.ERROR, description=str(broken))
             raise

@@ -6,6 +6,7 @@ import pandas as pd
 from resources.orphans import end_with_run
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.errors import ArtefactError
+from rlhf_pipeline.memory import memory_named
 from rlhf_pipeline.records import Record
 
 
@@ -21,6 +22,14 @@ class FrameIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record | None) -> None:
         if obj is None:
             return
+        with memory_named(f"Writing {context.asset_key.to_user_string()}"):
+            self._write(context, obj)
+
+    def load_input(self, context: dg.InputContext) -> pd.DataFrame | Record:
+        with memory_named(f"Reading {context.asset_key.to_user_string()}"):
+            return self._read(context)
+
+    def _write(self, context: dg.OutputContext, obj: pd.DataFrame | Record) -> None:
         stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
         if isinstance(obj, Record):
             context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_record(stage, obj)))})
@@ -30,7 +39,7 @@ class FrameIOManager(dg.ConfigurableIOManager):
         else:
             context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))})
 
-    def load_input(self, context: dg.InputContext) -> pd.DataFrame | Record:
+    def _read(self, context: dg.InputContext) -> pd.DataFrame | Record:
         stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
         if stage in RECORDS:
             return files.read_record(stage, RECORDS[stage])

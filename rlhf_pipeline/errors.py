@@ -35,6 +35,7 @@ PipelineError
 │   ├── InvalidRequest         a request that cannot be taken; `fields` says where (400, 413, 422)
 │   ├── TooManyRequests        wait (429)
 │   └── ServerUnavailable      no connection, or a server that is down or fails (5xx)
+├── OutOfMemory                more memory was needed than the process may have
 └── ExpectationFailed          a blocking data check said no
 """
 
@@ -127,6 +128,9 @@ class ArtefactError(PipelineError): ...
 
 
 class MissingPartition(ArtefactError): ...
+
+
+class OutOfMemory(PipelineError): ...
 
 
 class ExpectationFailed(PipelineError): ...

@@ -104,7 +104,7 @@ def _named(verb: str, path: UPath) -> Iterator[None]:
     """Whatever a driver raises inside becomes an ArtefactError that names `path`, cause and cure; each driver has errors of its own."""
     try:
         yield
-    except ArtefactError:
+    except (ArtefactError, MemoryError):
         raise
     except Exception as cause:
         shown = " ".join(str(cause).split()) or type(cause).__name__

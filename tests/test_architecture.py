@@ -20,6 +20,7 @@ FOUNDATION = [
     "errors",
     "files",
     "terminal",
+    "memory",
     "documents",
     "frames",
     "parquet",

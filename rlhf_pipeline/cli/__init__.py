@@ -30,6 +30,7 @@ from rlhf_pipeline.cli import (
 from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.memory import memory_named
 
 app = typer.Typer(
     help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, retraining.",
@@ -66,7 +67,8 @@ def main() -> None:
     silence_telemetry()
     share_cores()
     try:
-        app()
+        with memory_named("This command"):
+            app()
     except PipelineError as error:
         echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)
