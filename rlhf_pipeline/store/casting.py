@@ -54,7 +54,7 @@ def check_vote(vote: NewVote) -> None:
             f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. Rule: strength says how much a or b is "
             "preferred, so it comes with choice a or b only. Leave it out."
         )
-    for name in _FIELDS:
+    for name in _STORED:
         value = getattr(vote, name)
         if type(value) is str and "\0" in value:
             raise InvalidVote(f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then send the vote again.")
