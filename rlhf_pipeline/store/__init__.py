@@ -84,6 +84,11 @@ class Store:
         """
         return cls(Database(url, organization, project, clock=clock, busy_timeout_s=busy_timeout_s, silent_s=silent_s))
 
+    @classmethod
+    def open_read_only(cls, url: str, *, organization: str, project: str) -> Self:
+        """The store as it is: nothing is made, changed or migrated. Raises StoreError for a missing SQLite file."""
+        return cls(Database(url, organization, project, read_only=True))
+
     def migrate(self) -> None:
         """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to do."""
         migrations.upgrade(self.database)

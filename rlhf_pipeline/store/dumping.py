@@ -35,15 +35,18 @@ def sqlite_file(url: str) -> Path:
     return Path(make_url(url).database or "")
 
 
-def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
+def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[str, int]:
     """A consistent copy of an SQLite file, its log included, by SQLite's online backup; rows of each table of the copy.
 
-    Raises StoreError for a file that is no database and where the disk refuses.
+    `uri` is how the file is opened instead of by `mode=ro`. Raises StoreError for a file that is no database and where the disk refuses.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=30)) as old, closing(sqlite3.connect(target)) as new:
+        with (
+            closing(sqlite3.connect(uri or f"file:{source}?mode=ro", uri=True, timeout=30)) as old,
+            closing(sqlite3.connect(target)) as new,
+        ):
             old.backup(new)  # in one step: one that lets writers in between starts again after each of them, perhaps for ever
             new.execute("PRAGMA journal_mode=DELETE")  # one file, not three
             tables = [row[0] for row in new.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")]

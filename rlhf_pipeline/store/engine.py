@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
@@ -48,7 +49,8 @@ class Database:
     """One engine seen by one project: `reading` and `writing` transactions and the columns every row carries.
 
     Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an advisory lock held to
-    commit), so what a write transaction read is still true when it commits.
+    commit), so what a write transaction read is still true when it commits. With `read_only` an SQLite file must exist, and
+    nothing beside it is made or changed.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Database:
         clock: Clock | None = None,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         silent_s: float = SILENT_S,
+        read_only: bool = False,
     ):
         self.url = _parse(url)
         self.organization = organization
@@ -67,9 +70,11 @@ class Database:
         self.clock: Clock = clock or SystemClock()
         self.busy_timeout_s = busy_timeout_s
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.path = _sqlite_path(self.url) if self.is_sqlite else None
+        self.path = _sqlite_path(self.url, read_only=read_only) if self.is_sqlite else None
         self._watchdog: Watchdog | None = None
-        if self.is_sqlite:
+        if self.path is not None and read_only:
+            self.engine = _read_only_engine(self.path, busy_timeout_s)
+        elif self.is_sqlite:
             self.engine = _sqlite_engine(self.url, busy_timeout_s)
         else:
             self.engine, self._watchdog = postgres_engine(self.url, busy_timeout_s=busy_timeout_s, silent_s=silent_s)
@@ -166,11 +171,15 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg2") if parsed.get_backend_name() == "postgresql" else parsed
 
 
-def _sqlite_path(url: URL) -> Path:
-    """The database file; its folder is made and tried. Raises StoreError where it cannot be written."""
+def _sqlite_path(url: URL, *, read_only: bool) -> Path:
+    """The database file; its folder is made and tried. Raises StoreError where it cannot be written, with `read_only` where it is missing."""
     if not url.database or url.database == ":memory:":
         raise StoreError("The store needs a file that several processes can open, not an in-memory database: sqlite:///folder/store.db")
     path = Path(url.database).absolute()
+    if read_only:
+        if not path.is_file():
+            raise StoreError(f"The store {path} is missing. Restore the last backup: `rlhf storage restore FOLDER --replace`.")
+        return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -199,6 +208,18 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def read_only_uri(path: Path) -> str:
+    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only connection would leave an empty log there."""
+    return f"{path.absolute().as_uri()}?{'mode=ro' if path.with_name(f'{path.name}-wal').exists() else 'immutable=1'}"
+
+
+def _read_only_engine(path: Path, busy_timeout_s: float) -> Engine:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(read_only_uri(path), uri=True, timeout=busy_timeout_s, check_same_thread=False, isolation_level=None)
+
+    return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
 
 def _begin_by_look(engine: Engine, turns: Turns, busy_timeout_s: float) -> None:

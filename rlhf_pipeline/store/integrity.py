@@ -1,9 +1,19 @@
-"""Whether what the store holds is whole: counts, references, order of text. Changes nothing."""
+"""Whether what the store holds is whole: pages, counts, references, calibrators, order of text. Changes nothing."""
 
 from sqlalchemy import ColumnElement, and_, exists, func, select, text
 
+from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import metadata
+from rlhf_pipeline.store.schema import audit, calibrations, metadata
+
+
+def damage(database: Database) -> list[str]:
+    """What SQLite's own check finds; empty where all is well, and on Postgres, whose server verifies the pages that it reads."""
+    if not database.is_sqlite:
+        return []
+    with database.reading() as connection:
+        found = connection.execute(text("PRAGMA integrity_check")).scalars().all()
+    return [] if found == ["ok"] else list(found)
 
 
 def counts(database: Database) -> dict[str, int]:
@@ -29,6 +39,20 @@ def orphans(database: Database) -> list[str]:
                 if n:
                     found.append(f"{n} {table.name} refer to {parent.name} that are not there")
     return found
+
+
+def changed_calibrators(database: Database) -> list[str]:
+    """Calibrators and imported reports whose text is not what the audit chain has a digest of."""
+    digests = select(audit.c.object_id, audit.c.payload_digest).where(database.mine(audit), audit.c.action.like("calibration.%"))
+    columns = (calibrations.c.reward_model, calibrations.c.version, calibrations.c.report, calibrations.c.calibrator)
+    with database.reading() as connection:
+        linked = [(label.rsplit(" ", 2), digest) for label, digest in connection.execute(digests)]
+        known = {(reward_model, int(version)): digest for (reward_model, _, version), digest in linked}
+        return [
+            f"The calibration {row.version} of {row.reward_model} was changed in the store."
+            for row in connection.execute(select(*columns).where(database.mine(calibrations)))
+            if known.get((row.reward_model, row.version)) != content_hash(row.report, row.calibrator)
+        ]
 
 
 def sorts_by_code_point(database: Database) -> bool:

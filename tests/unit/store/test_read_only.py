@@ -1,0 +1,69 @@
+"""A store that is opened to be read only makes and changes nothing."""
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import Store, integrity, migrations
+
+
+def opened(path: Path) -> Store:
+    return Store.open_read_only(f"sqlite:///{path}", organization="org", project="demo")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Hash of each file, but of the memory that processes share to read."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.suffix != ".db-shm"}
+
+
+def test_missing_store_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"store\.db is missing.*rlhf storage restore"):
+        opened(tmp_path / "deep" / "store.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_leaves_nothing_beside_the_store(tmp_path: Path, migrated: Path) -> None:
+    (tmp_path / "store.db").write_bytes(migrated.read_bytes())
+    before = tree(tmp_path)
+    with opened(tmp_path / "store.db") as store:
+        assert migrations.current(store.database) == migrations.HEAD
+        assert integrity.damage(store.database) == []
+    assert tree(tmp_path) == before
+
+
+def test_log_of_a_store_in_use_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        writer.execute("INSERT INTO alembic_version VALUES ('0042')")
+        writer.commit()
+        before = tree(tmp_path)
+        with opened(path) as store:
+            assert migrations.current(store.database) == "0042"
+        assert tree(tmp_path) == before
+
+
+def test_nothing_is_written_through_it(tmp_path: Path, migrated: Path) -> None:
+    (tmp_path / "store.db").write_bytes(migrated.read_bytes())
+    with opened(tmp_path / "store.db") as store, pytest.raises(StoreError, match="cannot be written"):
+        store.completions_cache.put_many({"k": "v"})
+
+
+def test_damaged_page_is_found(tmp_path: Path, migrated: Path) -> None:
+    content = bytearray(migrated.read_bytes())
+    content[4096 * 3 : 4096 * 3 + 8] = b"\xff" * 8
+    (tmp_path / "store.db").write_bytes(content)
+    with opened(tmp_path / "store.db") as store:
+        assert faults(store)
+
+
+def faults(store: Store) -> list[str]:
+    try:
+        return integrity.damage(store.database)
+    except StoreError as error:
+        return [str(error)]
