@@ -106,7 +106,7 @@ def annotator_model(
 
 
 def _leave(context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame) -> None:
-    kept = leave(Artefacts(settings.frames), labels, newest_seq=store.votes.max_seq())
+    kept = leave(Artefacts(settings.frames, store.file_hashes), labels, newest_seq=store.votes.max_seq())
     if kept is not None:
         context.log.info(f"The consensus page keeps what votes up to {kept} say: this fit knows fewer.")
 

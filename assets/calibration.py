@@ -80,7 +80,7 @@ def calibration(
     if report.candidates and report.may_serve and champions.reference_window(reward_model.label) is None:
         p_chosen, embed = fitted.p_chosen(calib, progress=told), partial(fitted.embed, progress=told)
         window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=embed, since_seq=config.change_seq)
-        window.save(champions.reference_folder(reward_model))
+        champions.save_reference_window(reward_model, window)
     with tracked(context, registry) as run:
         if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")

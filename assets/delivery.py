@@ -15,7 +15,6 @@ from rlhf_pipeline.errors import ExpectationFailed, FrameError
 from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.memory import memory_named
-from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
 
@@ -92,13 +91,14 @@ def deliver(
     figures: Mapping[str, bytes] | None = None,
     texts: Mapping[str, str] | None = None,
     pages: Mapping[UPath, str] | None = None,
+    write: Callable[[Mapping[UPath, bytes]], None] | None = None,
     checks: Sequence[Outcome] = (),
     usual: Sequence[Expectation] = (),
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place.
 
-    `figures` and `texts` go into the MLflow run; `pages` are written whole to their paths, for people to open.
+    `figures` and `texts` go into the MLflow run; `write` puts `pages` whole to their paths, for people to open.
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_outcomes(name, value, usual)]
@@ -111,8 +111,8 @@ def deliver(
     with tracked(context, registry) if run is None else nullcontext(run) as run:
         run.set_tags({"data_hash": data_hash})
         _log(run, numbers, figures or {}, texts or {})
-    for path, page in (pages or {}).items():
-        put(path, page.encode())
+    if pages and write:
+        write({path: page.encode() for path, page in pages.items()})
     yield dg.MaterializeResult(
         value=value,
         metadata=_metadata(value, numbers, headline, rows, figures or {})

@@ -68,7 +68,7 @@ def drift_report(
     days = list(context.partition_keys)
     limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
     streams = {label: _read(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
-    reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames)
+    reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames, store.file_hashes)
     series = series_of(days, files, lambda said: passes_known(said, store), config)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
@@ -96,6 +96,7 @@ def drift_report(
         | _calibration_picture(series.of(days[-1])),
         texts=texts | _calibration_tables(days, series),
         pages={files.window(window.day): window.model_dump_json() for window in series.new} | pages,
+        write=files.write,
     )
 
 

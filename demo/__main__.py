@@ -111,8 +111,8 @@ def next_days(state: DemoState, n_days: int) -> list[str]:
 
 
 def summary(settings: Settings, history: list[StageRun]) -> None:
-    files = Artefacts(settings.frames)
     store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    files = Artefacts(settings.frames, store.file_hashes)
     rows = day_rows(settings, files)
     promotions = store.promotions.history(f"{settings.project}.policy")
     changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)

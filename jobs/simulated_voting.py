@@ -28,7 +28,7 @@ def cast_simulated_votes(
     annotators: dg.ResourceParam[SimulatedVotes],
 ) -> None:
     comparisons = store.comparisons.for_days([config.day])
-    files = Artefacts(settings.frames)
+    files = Artefacts(settings.frames, store.file_hashes)
     prompts = files.read_days("prompts", files.days("prompts"))  # a repeat may be of an earlier day's prompt
     references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
     votes = annotators(comparisons, references, config.day)

@@ -15,7 +15,7 @@ FILE = "replay_timeline.png"
 
 def write_timeline(settings: Settings, store: Store) -> str | None:
     """Where the picture of all replayed days was written; None where no prediction met a vote."""
-    days, files = store.replays.finished(), Artefacts(settings.frames)
+    days, files = store.replays.finished(), Artefacts(settings.frames, store.file_hashes)
     rows = files.read_days("reflection_log", days)
     judged = rows[rows["is_error"].notna() & rows["day"].isin(days)].sort_values("seq")
     if judged.empty:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from resources.frames import FrameIOManager
+from resources.frames import frame_io_manager
 from resources.progress import logged_progress
 from resources.simulation import simulated_clock, simulated_votes
 from resources.store import open_store, store_resource
@@ -20,7 +20,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
     annotators = simulated_votes(settings)
     registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
     resources: dict[str, Any] = {
-        "io_manager": FrameIOManager(base=settings.frames),
+        "io_manager": frame_io_manager(settings),
         "settings": settings,
         "store": store_resource(settings),
         "registry": registry,

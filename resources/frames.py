@@ -4,20 +4,19 @@ import dagster as dg
 import pandas as pd
 
 from resources.orphans import end_with_run
+from resources.store import open_store
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError
 from rlhf_pipeline.memory import memory_named
 from rlhf_pipeline.records import Record
 
 
-class FrameIOManager(dg.ConfigurableIOManager):
+class FrameIOManager(dg.IOManager):
     """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with never-made days empty."""
 
-    base: str
-
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        if context.dagster_run is not None:
-            end_with_run(context.dagster_run.run_id)
+    def __init__(self, files: Artefacts) -> None:
+        self._files = files
 
     def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record | None) -> None:
         if obj is None:
@@ -30,7 +29,7 @@ class FrameIOManager(dg.ConfigurableIOManager):
             return self._read(context)
 
     def _write(self, context: dg.OutputContext, obj: pd.DataFrame | Record) -> None:
-        stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
+        stage, files = context.asset_key.to_user_string(), self._files
         if isinstance(obj, Record):
             context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_record(stage, obj)))})
         elif context.has_asset_partitions:
@@ -40,7 +39,7 @@ class FrameIOManager(dg.ConfigurableIOManager):
             context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))})
 
     def _read(self, context: dg.InputContext) -> pd.DataFrame | Record:
-        stage, files = context.asset_key.to_user_string(), Artefacts(self.base)
+        stage, files = context.asset_key.to_user_string(), self._files
         if stage in RECORDS:
             return files.read_record(stage, RECORDS[stage])
         if not context.has_asset_partitions:
@@ -56,5 +55,16 @@ class FrameIOManager(dg.ConfigurableIOManager):
         stray = sorted(set(frame["day"].unique()) - set(days))
         if stray:
             raise ArtefactError(f"{stage}: rows of {', '.join(stray)} in a run for {days[0]} … {days[-1]}. Nothing was written.")
-        for day in days:
-            files.write_frame(stage, frame[frame["day"] == day], day)
+        files.write_days(stage, {day: frame[frame["day"] == day] for day in days})
+
+
+def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
+    """Records the hash of each file in the project's store. A plain resource for the reason that `store_resource` gives."""
+
+    @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
+    def io_manager(context: dg.InitResourceContext) -> FrameIOManager:
+        if context.dagster_run is not None:
+            end_with_run(context.dagster_run.run_id)
+        return FrameIOManager(Artefacts(settings.frames, open_store(settings).file_hashes))
+
+    return io_manager

@@ -1,6 +1,7 @@
 """The files behind every stage: frames as Parquet by day, records as JSON. Knows paths and schemas; knows nothing of Dagster.
 
-Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the last good file.
+Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the last good file. With `hashes` every
+write is recorded and every read is compared: a flipped bit in the footer of a Parquet file changes a value in 6 of 1,000 cases.
 """
 
 import contextlib
@@ -14,8 +15,9 @@ from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema
-from rlhf_pipeline.object_stores import get, get_many, names, place, put
+from rlhf_pipeline.object_stores import get_many, names, place, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
+from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.records import CalibrationReport, CalibrationWindow, Evaluation, GateDecision, ModelVersion, Record, content_hash
 
 R = TypeVar("R", bound=Record)
@@ -30,15 +32,24 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
+FOLDER = "frames"  # begins the recorded name of every file, whichever folder or URL holds them
+ATTEMPTS = 3  # a file that another process replaces between the reading and the look-up of its hash is read again
+
+
 class Artefacts:
     """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`, `<stage>.parquet`, `<stage>.json`, `reports/`."""
 
-    def __init__(self, base: str | Path) -> None:
+    def __init__(self, base: str | Path, hashes: FileHashes | None = None) -> None:
         self.base = place(base)
+        self._hashes = hashes
 
     def path(self, stage: str, day: str | None = None) -> UPath:
         suffix = "json" if stage in RECORDS else "parquet"
         return self.base / stage / f"{day}.{suffix}" if day else self.base / f"{stage}.{suffix}"
+
+    def name(self, path: UPath) -> str:
+        """As the store records it: the same wherever the frames lie."""
+        return f"{FOLDER}/{path.path.removeprefix(self.base.path).strip('/')}"
 
     def days(self, stage: str) -> list[str]:
         """Days that have a file, sorted."""
@@ -49,8 +60,8 @@ class Artefacts:
         return self.base / "reports" / f"drift_{day}.html"
 
     def read_report(self, day: str) -> bytes | None:
-        """None for a day that has none."""
-        return get(self.report(day))
+        """None for a day that has none. Raises ArtefactError for a page that was changed since it was written."""
+        return self._content(self.report(day), "drift_report")
 
     def report_days(self) -> list[str]:
         """Days that have such a page, sorted."""
@@ -62,12 +73,14 @@ class Artefacts:
         return self.base / "reports" / f"calibration_{day}.json"
 
     def windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
-        """The kept windows of `days` that parse: one of another version of this program is as good as none, and is made again."""
-        found = {}
-        for day, content in zip(days, get_many([self.window(day) for day in days]), strict=True):
+        """The kept windows of `days` that parse and are as written; a window of another version, or a damaged one, is made again."""
+        contents = self._present([self.window(day) for day in days])
+        changed, found = set(self._changed(contents)), {}
+        for day in days:
+            path = self.window(day)
             with contextlib.suppress(ValueError):
-                if content is not None:
-                    found[day] = CalibrationWindow.from_json(content.decode())
+                if path in contents and path not in changed:
+                    found[day] = CalibrationWindow.from_json(contents[path].decode())
         return found
 
     def hashes(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
@@ -81,12 +94,25 @@ class Artefacts:
 
         Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the store refuses.
         """
-        return self._write(self.path(stage, day), encode_frame(frame, self._schema(stage)))
+        path = self.path(stage, day)
+        self.write({path: encode_frame(frame, self._schema(stage))})
+        return path
+
+    def write_days(self, stage: str, frames: Mapping[str, pd.DataFrame]) -> None:
+        """`write_frame` of each day, recorded together."""
+        self.write({self.path(stage, day): encode_frame(frame, self._schema(stage)) for day, frame in frames.items()})
+
+    def write(self, contents: Mapping[UPath, bytes]) -> None:
+        """Every file below this folder is written here, so that its hash is recorded."""
+        recorded = {self.name(path): content for path, content in contents.items()}
+        with contextlib.nullcontext() if self._hashes is None else self._hashes.replacing(recorded):
+            for path, content in contents.items():
+                put(path, content)
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
         """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be read."""
         path = self.path(stage, day)
-        content = get(path)
+        content = self._content(path, stage)
         if content is None:
             raise MissingPartition(f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} for it again.")
         return self._frame({path: content}, stage)
@@ -94,7 +120,7 @@ class Artefacts:
     def read_days(self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()) -> pd.DataFrame:
         """Rows of all `days` in order; a day without a file is empty, unless it is among `expected`: then MissingPartition."""
         paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
-        contents = {path: content for path, content in zip(paths, get_many(paths), strict=True) if content is not None}
+        contents = self._contents(paths, stage)
         lost = sorted((set(days) & expected) - {path.stem for path in contents})
         if lost:
             raise MissingPartition(
@@ -104,12 +130,13 @@ class Artefacts:
         return self._frame(contents, stage) if contents else self._schema(stage).empty()
 
     def write_record(self, stage: str, record: Record) -> UPath:
-        return self._write(self.path(stage), record.model_dump_json(indent=1).encode())
+        self.write({self.path(stage): record.model_dump_json(indent=1).encode()})
+        return self.path(stage)
 
     def read_record(self, stage: str, kind: type[R]) -> R:
         """Raises MissingPartition if there is none, ArtefactError if it does not parse."""
         path = self.path(stage)
-        content = get(path)
+        content = self._content(path, stage)
         if content is None:
             raise MissingPartition(f"{stage} has no record at {path}. Materialise {stage} first.")
         try:
@@ -132,9 +159,29 @@ class Artefacts:
                 _read_alone(path, content, schema)
             raise  # each file is sound by itself: the days contradict each other
 
-    def _write(self, path: UPath, content: bytes) -> UPath:
-        put(path, content)
-        return path
+    def _content(self, path: UPath, stage: str) -> bytes | None:
+        return self._contents([path], stage).get(path)
+
+    def _contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
+        """The files that are there. Raises ArtefactError for one that was changed since it was written."""
+        for _ in range(ATTEMPTS):
+            contents = self._present(paths)
+            changed = self._changed(contents)
+            if not changed:
+                return contents
+        raise ArtefactError(
+            f"{changed[0]} was changed since it was written: its SHA-256 is not the recorded one. Materialise {stage} again, or restore "
+            "the file from a backup; `rlhf storage check` names every such file."
+        )
+
+    def _present(self, paths: Sequence[UPath]) -> dict[UPath, bytes]:
+        return {path: content for path, content in zip(paths, get_many(paths), strict=True) if content is not None}
+
+    def _changed(self, contents: Mapping[UPath, bytes]) -> list[UPath]:
+        if self._hashes is None:
+            return []
+        names = {self.name(path): path for path in contents}
+        return [names[name] for name in self._hashes.changed({name: contents[path] for name, path in names.items()})]
 
 
 def _read_alone(path: UPath, content: bytes, schema: FrameSchema) -> None:

@@ -22,6 +22,7 @@ from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record, utc_now
 from rlhf_pipeline.store import copying, dumping, migrations
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.file_hashes import FileHashes
 
 MANIFEST = "manifest.json"
 UNFINISHED = "UNFINISHED"  # a file that stands there until the manifest does
@@ -62,6 +63,7 @@ class Manifest(Record):
     versions: dict[str, str]
     databases: dict[str, BackedUpDatabase]
     files: dict[str, tuple[int, str]] = Field(description="size and SHA-256 by path below the backup")
+    replaced: tuple[str, ...] = Field(default=(), description="recorded files written during the backup: its store has their old hashes")
 
     @classmethod
     def of(cls, folder: Path) -> "Manifest":
@@ -86,6 +88,7 @@ def back_up(home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress:
     Raises ConfigurationError for a folder that holds something else, ArtefactError and StoreError where disk or database refuse.
     """
     _claim(folder, home)
+    began_at = utc_now()
     databases = {name: _dump(name, home, url, folder / "databases", progress) for name, url in urls.items()}
     plain = facts.model_copy(update={"server_url": None, "database_prefix": None})  # a backup holds no password
     plain.write(folder)
@@ -96,6 +99,7 @@ def back_up(home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress:
     files = {str(path): _sized(folder / path) for path in sorted(_files(folder)) if path.name not in (UNFINISHED, MANIFEST)}
     manifest = Manifest(
         made_at=utc_now(), home=str(home), organization=facts.organization, project=facts.project, databases=databases, files=files,
+        replaced=_replaced_since(began_at, home, facts, urls),
         versions={name: importlib.metadata.version(name) for name in ("rlhf-pipeline", "mlflow", "dagster", "alembic")},
     )  # fmt: skip
     write_whole(folder / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
@@ -213,6 +217,19 @@ def _dump_dagster(source: Path, target: Path, progress: Progress) -> dict[str, i
         rows |= {f"{path}:{table}": n for table, n in found.items()}
         progress(done + 1, len(files), f"dagster/{path}")
     return rows
+
+
+def _replaced_since(moment: datetime, home: Path, facts: HomeFacts, urls: Urls) -> tuple[str, ...]:
+    url = urls["store"] or f"sqlite:///{home / SQLITE['store']}"
+    if dumping.is_sqlite(url) and not dumping.sqlite_file(url).exists():
+        return ()
+    store = Database(url, facts.organization, facts.project)
+    try:
+        if migrations.current(store) != migrations.HEAD:
+            return ()
+        return tuple(sorted({known.path for known in FileHashes(store).all() if known.written_at >= moment}))
+    finally:
+        store.close()
 
 
 def _store_version(url: str) -> str | None:

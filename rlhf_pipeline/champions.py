@@ -20,7 +20,7 @@ from rlhf_pipeline.calibration import Calibrator, calibrator_from_json, recalibr
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, hosted_backend
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.reference import FOLDER, Window
 from rlhf_pipeline.errors import (
     ConfigurationError,
     EncoderNotFound,
@@ -203,12 +203,15 @@ class Champions:
         return found
 
     def reference_folder(self, version: ModelVersion) -> Path:
-        return self.cache.parent / "models" / "reference" / version.label.replace("@", "-")
+        return self.cache.parent / FOLDER / version.label.replace("@", "-")
+
+    def save_reference_window(self, version: ModelVersion, window: Window) -> None:
+        window.save(self.reference_folder(version), self.store.file_hashes)
 
     def reference_window(self, label: str) -> Window | None:
         """The champion's out-of-sample predictions, frozen at registration; None for a model that never was calibrated."""
         folder = self.reference_folder(self.version(label))
-        return Window.load(folder) if folder.exists() else None
+        return Window.load(folder, self.store.file_hashes) if folder.exists() else None
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
         return load_policy(self.policy_folder(version))

@@ -1,6 +1,7 @@
 """What stages need from outside, as protocols: handed in, never imported. Knows no implementation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -30,6 +31,18 @@ class CompletionCache(Protocol):
     def get_many(self, keys: Sequence[str]) -> Mapping[str, str]: ...
 
     def put_many(self, entries: Mapping[str, str]) -> None: ...
+
+
+class FileHashes(Protocol):
+    """The SHA-256 of every file that the project wrote, by its path below the home; frames are below `frames/` wherever they lie."""
+
+    def replacing(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
+        """Accept the old and the new content of these files while the block runs, and the new one alone once it ends."""
+        ...
+
+    def changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
+        """Those of the paths whose content is none that was recorded; a file that was never recorded is not among them."""
+        ...
 
 
 Lane = tuple[str, str]  # provider and model: what shares a limit

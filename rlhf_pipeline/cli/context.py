@@ -50,7 +50,7 @@ class Workspace:
 
     @cached_property
     def files(self) -> Artefacts:
-        return Artefacts(self.settings.frames)
+        return Artefacts(self.settings.frames, self.store.file_hashes)
 
     def require_initialised(self) -> None:
         if not (self.settings.home / "dagster" / "dagster.yaml").exists():

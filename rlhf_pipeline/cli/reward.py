@@ -159,7 +159,7 @@ def calibrate_model(
         if report.candidates and report.may_serve and champions.reference_window(version.label) is None:
             p_chosen, embed = fitted.p_chosen(calib, progress=progress), partial(fitted.embed, progress=progress)
             window = reference_window(calib, p_chosen, model_version=version.label, embed=embed, since_seq=change_seq)
-            window.save(champions.reference_folder(version))
+            champions.save_reference_window(version, window)
     with workspace.registry.run("rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}) as run:
         run.log_metrics(calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)})
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")

@@ -79,6 +79,7 @@ def restore(
     prefix = settings.database_prefix if settings.server_url else None
     backups.put_facts(folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix)
     prepare(workspace)
+    workspace.store.file_hashes.forget(manifest.replaced)
     workspace.store.close()
     echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
 

@@ -2,8 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +14,8 @@ import pandas as pd
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
+from rlhf_pipeline.parquet import READING, WRITING
+from rlhf_pipeline.protocols import FileHashes
 
 # prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from its cache.
 Embed = Callable[[Sequence[str], Sequence[str]], Floats]
@@ -28,6 +32,7 @@ COLUMNS = {
 }
 MAX_EMBEDDINGS = 1000
 LEFT_OUT = "Left out: "  # begins what is said of tests and pictures that were not made for another reason than too few rows
+FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
 
 
@@ -52,34 +57,46 @@ class Window:
         """
         return self.rows.sort_values("comparison_id").drop_duplicates("prompt_id").reset_index(drop=True)
 
-    def save(self, folder: Path) -> None:
-        """Write Parquet, npy and JSON to `folder`, all or nothing; equal windows give equal bytes."""
+    def save(self, folder: Path, hashes: FileHashes | None = None) -> None:
+        """Write Parquet, npy and JSON to `folder`, all or nothing, and record their hashes; equal windows give equal bytes."""
         partial = folder.with_name(f".{folder.name}.{uuid4().hex}")
         partial.mkdir(parents=True)
         try:
-            self.rows.to_parquet(partial / FRAME, index=False)
-            np.save(partial / EMBEDDINGS, self.embeddings.astype(np.float32), allow_pickle=False)
-            meta = {"model_version": self.model_version, "n": len(self.rows), "n_embeddings": len(self.embeddings)}
-            (partial / META).write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
+            contents = self._contents()
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
+            with nullcontext() if hashes is None else hashes.replacing(_recorded(folder, contents)):
+                shutil.rmtree(folder, ignore_errors=True)
+                partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
     @classmethod
-    def load(cls, folder: Path) -> "Window":
+    def load(cls, folder: Path, hashes: FileHashes | None = None) -> "Window":
         """Raises ArtefactError naming the folder when a file is missing, unreadable or not what was saved."""
         try:
-            meta = json.loads((folder / META).read_text(encoding="utf-8"))
-            rows = pd.read_parquet(folder / FRAME)
-            embeddings = np.load(folder / EMBEDDINGS, allow_pickle=False)
+            contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
+            changed = [] if hashes is None else hashes.changed(_recorded(folder, contents))
+            if changed:
+                raise ValueError(f"{changed[0]} was changed since it was written")
+            meta = json.loads(contents[META])
+            rows = pd.read_parquet(BytesIO(contents[FRAME]), **READING)
+            embeddings = np.load(BytesIO(contents[EMBEDDINGS]), allow_pickle=False)
             if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
                 raise ValueError(f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}")
             return cls(meta["model_version"], _typed(rows), embeddings)
-        except (OSError, ValueError, KeyError, EOFError) as cause:
+        except Exception as cause:  # a damaged file raises whatever its decoder trips over
             raise ArtefactError(
-                f"Reference window {folder} cannot be read: {cause}. Register its reward model again; the window is made with it."
+                f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or delete the folder and calibrate its "
+                "reward model again."
             ) from cause
+
+    def _contents(self) -> dict[str, bytes]:
+        frame, embeddings = BytesIO(), BytesIO()
+        self.rows.to_parquet(frame, index=False, **WRITING)
+        np.save(embeddings, self.embeddings.astype(np.float32), allow_pickle=False)
+        meta = {"model_version": self.model_version, "n": len(self.rows), "n_embeddings": len(self.embeddings)}
+        return {FRAME: frame.getvalue(), EMBEDDINGS: embeddings.getvalue(), META: json.dumps(meta, sort_keys=True).encode()}
 
 
 ReferenceWindow = Window  # frozen at registration; what differs is only where the rows come from
@@ -168,6 +185,10 @@ def _window(model_version: str, rows: pd.DataFrame, texts: pd.DataFrame, embed: 
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
     return Window(model_version, _typed(rows), embeddings)
+
+
+def _recorded(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {f"{FOLDER}/{folder.name}/{name}": content for name, content in contents.items()}
 
 
 def _typed(rows: pd.DataFrame) -> pd.DataFrame:

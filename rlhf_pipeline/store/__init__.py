@@ -17,6 +17,7 @@ from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.feedback import FeedbackEntries
+from rlhf_pipeline.store.file_hashes import FileHashes
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
@@ -64,6 +65,7 @@ class Store:
         self.rules = Rules(database)
         self.feedback = FeedbackEntries(database)
         self.requests = Requests(database)
+        self.file_hashes = FileHashes(database)
         self.audit = Audit(database)
 
     @classmethod

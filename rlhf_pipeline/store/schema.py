@@ -642,3 +642,14 @@ requests = _table(
     _index("ix_requests_expires_at", "expires_at"),
     key=("principal", "idempotency_key"),
 )
+
+files = _table(
+    "files",
+    _id("path"),
+    Column("sha256", String(64), nullable=False),
+    _count("size"),
+    _id("state"),
+    _time("written_at"),
+    CheckConstraint("state IN ('pending', 'written')", name="state"),
+    key=("path", "sha256"),
+)

@@ -47,7 +47,7 @@ class Site:
         self.completer = Completer(settings, store)
         self.probing = Probing(store)
         self.calibrations = CalibrationLog(store)
-        self.fits = Fits(settings)
+        self.fits = Fits(settings, store)
         self.dealing = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = Current(self._read_terms, READ_EVERY_S)
 

@@ -8,6 +8,7 @@ import pandas as pd
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.verdicts import KEPT_AS, known_up_to
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.recent import Current
@@ -32,8 +33,8 @@ class Fitted:
 class Fits:
     """The newest fit. Whoever asks is given the last one while a thread reads the next: of a million votes that takes a second."""
 
-    def __init__(self, settings: Settings):
-        self._files = Artefacts(settings.frames)
+    def __init__(self, settings: Settings, store: Store):
+        self._files = Artefacts(settings.frames, store.file_hashes)
         self._known: tuple[str, Fitted | None] | None = None  # hash of the file, and what it holds
         self._newest = Current(self._read, LOOKED_FOR_EVERY_S, may_lag=True)
 

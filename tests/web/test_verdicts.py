@@ -259,7 +259,7 @@ def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
         fits = []
         for p in (0.52, 0.6):
             fit(pages, seq, **{c: (p + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-            fits.append(verdicts.Fits(settings).newest())
+            fits.append(verdicts.Fits(settings, app.state.site.store).newest())
         app.state.site.fits = Turning([one for one in fits if one is not None])
         rows = list(csv.DictReader(reader_of(pages).get("/consensus.csv", params={"method": "joint_model"}).text.splitlines()))
     assert [row["comparison_id"] for row in rows] == made

@@ -1,5 +1,7 @@
 """Reference and current windows: what goes in, and that they survive a folder."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -159,7 +161,7 @@ def test_a_lost_or_broken_file_is_a_named_error(tmp_path, name):
     folder = tmp_path / "w"
     window(embed=lengths_as_embeddings).save(folder)
     (folder / name).write_bytes(b"\x80\x04broken")
-    with pytest.raises(ArtefactError, match="Register its reward model again"):
+    with pytest.raises(ArtefactError, match="delete the folder and calibrate its reward model again"):
         Window.load(folder)
     (folder / name).unlink()
     with pytest.raises(ArtefactError, match=str(folder)):
@@ -172,3 +174,29 @@ def test_a_pickle_among_the_files_is_never_executed(tmp_path):
     np.save(folder / "embeddings.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(ArtefactError, match="allow_pickle"):
         Window.load(folder)
+
+
+class Hashes:
+    """Remembers the content of each file as the store remembers its hash."""
+
+    def __init__(self):
+        self.contents = {}
+
+    @contextmanager
+    def replacing(self, contents):
+        yield
+        self.contents.update(contents)
+
+    def changed(self, contents):
+        return [path for path, content in contents.items() if self.contents[path] != content]
+
+
+@pytest.mark.parametrize("name", ["window.parquet", "embeddings.npy", "window.json"])
+def test_flipped_bit_in_a_recorded_window_is_named(tmp_path, name):
+    hashes, folder = Hashes(), tmp_path / "demo.reward_model-1"
+    window(embed=lengths_as_embeddings).save(folder, hashes)
+    content = bytearray((folder / name).read_bytes())
+    content[-20] ^= 4
+    (folder / name).write_bytes(content)
+    with pytest.raises(ArtefactError, match=rf"models/reference/demo\.reward_model-1/{name} was changed"):
+        Window.load(folder, hashes)
