@@ -12,10 +12,30 @@ from rlhf_pipeline import protocols
 from rlhf_pipeline.cli.context import checkout
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import dumping
+from rlhf_pipeline.store.engine import read_only_uri
+
+DAGSTER_FILES = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")  # enough to say what ran and what it made
 
 
 def dagster_state(settings: Settings) -> dict[str, Any]:
     facts = ask_dagster("state", settings.dagster_environ)
+    return next((fact["state"] for fact in facts if "state" in fact), {})
+
+
+def copied_dagster_state(settings: Settings) -> dict[str, Any]:
+    """`dagster_state` from copies of the SQLite files: an instance makes and migrates what it opens. Empty where nothing ran yet."""
+    source = settings.home / "dagster"
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        if settings.dagster_storage is None:
+            present = [name for name in DAGSTER_FILES if (source / name).is_file()]
+            if not present:
+                return {}
+            for name in present:
+                dumping.copy_sqlite(source / name, home / name, uri=read_only_uri(source / name))
+        (home / "dagster.yaml").write_bytes((source / "dagster.yaml").read_bytes())
+        facts = ask_dagster("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
     return next((fact["state"] for fact in facts if "state" in fact), {})
 
 

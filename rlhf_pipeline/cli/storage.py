@@ -15,7 +15,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from rlhf_pipeline import backups, protocols
-from rlhf_pipeline.cli import soundness
+from rlhf_pipeline.cli import storage_check
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
 from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
@@ -32,10 +32,11 @@ Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="F
 
 @app.command("check")
 def check() -> None:
-    """Connections, versions, audit chain, foreign keys, counts, files and free disk; exit code 1 where something is wrong."""
-    workspace = _workspace()
-    found = list(soundness.findings(workspace))
-    table = Table("what", "found", "", title=plain(f"storage of {workspace.settings.home}", "table.title"))
+    """Read databases, models, frames and hashes of files, and name what is damaged, lost or contradicts the rest; then exit code 1."""
+    settings = _workspace().settings
+    with _bar("check") as progress:
+        found = list(storage_check.findings(settings, progress))
+    table = Table("what", "found", "", title=plain(f"storage of {settings.home}", "table.title"))
     for finding in found:
         table.add_row(plain(finding.what), plain(finding.found), "[green]sound[/]" if finding.is_sound else "[red]trouble[/]")
     console().print(table)

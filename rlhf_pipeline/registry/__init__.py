@@ -4,11 +4,12 @@ from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
 from rlhf_pipeline.registry.runs import Run, TrackedRun, ceiling_beside, is_accuracy, lacks_ceiling, missing_ceilings
 from rlhf_pipeline.registry.tracking import Tracking, make_tables
-from rlhf_pipeline.registry.versions import CANDIDATE, CHAMPION, PREVIOUS, Kind, ListedModel, Registry
+from rlhf_pipeline.registry.versions import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, ListedModel, Registry
 
 __all__ = [
     "CANDIDATE",
     "CHAMPION",
+    "KINDS",
     "OPENINGS",
     "PREVIOUS",
     "Kind",

@@ -1,0 +1,58 @@
+"""What `rlhf storage check` reads before it judges: stores, models, frames and files. Makes and changes nothing."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from rlhf_pipeline.cli.dagster_side import copied_dagster_state
+from rlhf_pipeline.cli.storage_check.databases import open_store, store_findings
+from rlhf_pipeline.cli.storage_check.files import file_findings
+from rlhf_pipeline.cli.storage_check.finding import Finding, attempt
+from rlhf_pipeline.cli.storage_check.models import model_findings
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.store import Store
+
+__all__ = ["Finding", "findings"]
+
+LEAST_FREE_BYTES = 1 << 30
+
+
+def findings(settings: Settings, progress: Progress = silent) -> Iterator[Finding]:
+    if HomeFacts.of(settings.home) is None:
+        yield Finding(HOME_FACTS, f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run `rlhf init`.", is_sound=False)
+    state: dict[str, Any] = {}
+    yield attempt("Dagster", lambda: _dagster(settings, state))
+    try:
+        store = open_store(settings)
+    except PipelineError as error:
+        yield Finding("store", str(error), is_sound=False)
+    else:
+        with store:
+            yield from _against_store(settings, store, state, progress)
+    free = shutil.disk_usage(settings.home).free
+    yield Finding("free disk", f"{free / 1e9:.1f} GB", free >= LEAST_FREE_BYTES)
+
+
+def _against_store(settings: Settings, store: Store, state: dict[str, Any], progress: Progress) -> Iterator[Finding]:
+    try:
+        found = list(store_findings(settings, store))
+        yield from found
+        if all(finding.is_sound for finding in found if finding.what == "pages of the store"):
+            yield from model_findings(settings, store, progress)
+            yield from file_findings(settings, store, state.get("made", {}), progress)
+    except PipelineError as error:
+        yield Finding("store", str(error), is_sound=False)
+
+
+def _dagster(settings: Settings, state: dict[str, Any]) -> str:
+    state.update(copied_dagster_state(settings))
+    where = _hidden(settings.dagster_storage) if settings.dagster_storage else settings.home / "dagster"
+    return f"{state.get('n_runs', 0)} runs in {where}"
+
+
+def _hidden(url: str) -> str:
+    """Without password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if rest else url

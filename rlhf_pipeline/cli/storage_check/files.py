@@ -1,0 +1,123 @@
+"""Checks every file below the frames and the home: readable, as recorded, inside its folder, and in agreement with the store."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+import pandas as pd
+from upath import UPath
+
+from rlhf_pipeline.artefacts import FOLDER, RECORDS, Artefacts
+from rlhf_pipeline.cli.storage_check.finding import Finding, summarise
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.object_stores import get, is_local, names
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.store import Store
+
+IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]  # what a vote in a frame and in the store must agree in
+AGAIN = "Materialise it again, or restore the file from a backup."
+
+
+def file_findings(settings: Settings, store: Store, made: Mapping[str, list[str]], progress: Progress) -> Iterator[Finding]:
+    files = Artefacts(settings.frames, store.file_hashes)
+    yield _days(files, made)
+    frames: list[tuple[str, str | None]] = [(stage, day) for stage in SCHEMAS for day in files.days(stage)]
+    whole = set(names(files.base))
+    frames += [(stage, None) for stage in SCHEMAS if f"{stage}.parquet" in whole]
+    records = [stage for stage in RECORDS if f"{stage}.json" in whole]
+    yield _frames(frames, files, store, progress)
+    yield _records(records, files)
+    read = {files.name(files.path(stage, day)) for stage, day in frames} | {files.name(files.path(stage)) for stage in records}
+    yield _recorded(settings, files, store, read, progress)
+
+
+def _days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
+    """Whether each day that Dagster made has its file; assets such as the inbox of votes leave none."""
+    present = {stage: set(files.days(stage)) for stage in made}
+    lost = {stage: sorted(set(made[stage]) - present[stage]) for stage in made if stage in SCHEMAS}
+    faults = [
+        f"{stage} has lost {', '.join(days[:3])}{' …' if days[3:] else ''}: materialise again." for stage, days in lost.items() if days
+    ]
+    n_days = sum(len(present[stage] & set(days)) for stage, days in made.items())
+    return summarise("files of days", f"{n_days:,}, each where Dagster says that it was made", faults)
+
+
+def _frames(frames: Sequence[tuple[str, str | None]], files: Artefacts, store: Store, progress: Progress) -> Finding:
+    """Reads every frame fully: hashes, page checksums, schema, and votes and comparisons beside the store's."""
+    faults = []
+    for done, (stage, day) in enumerate(frames):
+        progress(done, len(frames), f"{stage} {day or ''}")
+        try:
+            faults += _disagreement(files.path(stage, day), stage, day, files.read_frame(stage, day), store)
+        except PipelineError as error:
+            faults.append(str(error))
+    return summarise("frames", f"{len(frames):,}, read fully and in agreement with the store", faults)
+
+
+def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame, store: Store) -> list[str]:
+    if day is None or frame.empty:
+        return []
+    if stage == "votes":
+        return _votes_disagreement(path, day, frame, store)
+    if stage != "comparisons":
+        return []
+    here, there = set(frame["comparison_id"]), set(store.comparisons.for_days([day])["comparison_id"])
+    return [] if here == there else [f"{path} holds {_apart(here, there, 'comparisons')}. {AGAIN}"]
+
+
+def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
+    """A snapshot was taken at some seq from its last vote on: votes that were displaced since then may be in it or not."""
+    last = int(frame["seq"].max())
+    then, now = (store.votes.snapshot([day], up_to_seq=seq) for seq in (last, None))
+    here, at_least, at_most = (set(rows[IDENTITY].itertuples(index=False, name=None)) for rows in (frame, now[now["seq"] <= last], then))
+    if at_least <= here <= at_most:
+        return []
+    return [f"{path} holds {_apart(here, (here & at_most) | at_least, 'votes')} up to seq {last}. {AGAIN}"]
+
+
+def _apart(here: set[object], there: set[object], what: str) -> str:
+    return f"{len(here):,} {what}, {len(here - there):,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
+
+
+def _records(stages: Sequence[str], files: Artefacts) -> Finding:
+    faults = []
+    for stage in stages:
+        try:
+            files.read_record(stage, RECORDS[stage])
+        except PipelineError as error:
+            faults.append(str(error))
+    return summarise("records", f"{len(stages)}, each as its stage left it", faults)
+
+
+def _recorded(settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress) -> Finding:
+    """Place of every recorded file, and SHA-256 of those not `read` yet; files of an older version of this program are not recorded."""
+    recorded = store.file_hashes.all()
+    known = sorted({one.path for one in recorded})
+    faults = []
+    for done, name in enumerate(known):
+        progress(done, len(known), name)
+        root = files.base if name.startswith(f"{FOLDER}/") else UPath(settings.home)
+        path = root / name.removeprefix(f"{FOLDER}/")
+        outside = _outside(root, path)
+        faults += outside if outside or name in read else _difference(name, path, store)
+    n_pending = len({one.path for one in recorded if one.state == "pending"})
+    n_unknown = len(read - set(known))
+    said = f"{len(known):,} as written" + (f", {n_unknown:,} not recorded" if n_unknown else "")
+    return summarise("hashes of files", said + (f", {n_pending:,} with a write that did not end" if n_pending else ""), faults)
+
+
+def _outside(root: UPath, path: UPath) -> list[str]:
+    if not is_local(path) or Path(path.path).resolve().is_relative_to(Path(root.path).resolve()):
+        return []
+    return [f"{path} leads outside {root}. Put the file itself there."]
+
+
+def _difference(name: str, path: UPath, store: Store) -> list[str]:
+    try:
+        content = get(path)
+    except PipelineError as error:
+        return [str(error)]
+    if content is None:
+        return [f"{path} is missing. {AGAIN}"]
+    return [f"{path} was changed since it was written. {AGAIN}"] if store.file_hashes.changed({name: content}) else []

@@ -1,0 +1,124 @@
+"""Checks MLflow on a copy of its database: promoted versions, their runs, and the files of every registered version."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_pipeline.cli.storage_check.finding import Finding, summarise
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ModelNotFound, PipelineError, StoreError
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.registry import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, Registry
+from rlhf_pipeline.store import Store, dumping
+from rlhf_pipeline.store.engine import read_only_uri
+
+RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`"
+
+
+def model_findings(settings: Settings, store: Store, progress: Progress) -> Iterator[Finding]:
+    artifacts = settings.home / "mlflow" / "artifacts"
+    try:
+        with _copied_registry(settings) as registry:
+            if registry is None:
+                yield _without_database(settings, artifacts, store)
+                return
+            yield Finding("MLflow", f"{len(registry.list_models())} model versions")
+            for kind in KINDS:
+                yield _champion(registry, kind, store)
+                yield _versions(registry, kind, settings, store, progress)
+    except PipelineError as error:
+        yield Finding("MLflow", str(error), is_sound=False)
+    except Exception as cause:  # noqa: BLE001 a damaged database raises whatever MLflow trips over
+        said = " ".join(str(cause).split()) or type(cause).__name__
+        yield Finding("MLflow", f"Its database cannot be read: {said}. {RESTORE}.", is_sound=False)
+
+
+@contextmanager
+def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
+    """The registry of a copy, because MLflow migrates and completes the database that it opens; None where there is no file."""
+    artifacts = settings.home / "mlflow" / "artifacts"
+    if settings.tracking_uri.startswith("http") or not dumping.is_sqlite(settings.tracking_uri):
+        yield Registry(settings.tracking_uri, artifacts, settings.project)
+        return
+    file = dumping.sqlite_file(settings.tracking_uri)
+    if not file.is_file():
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "mlflow.db"
+        try:
+            rows = dumping.copy_sqlite(file, copy, uri=read_only_uri(file))
+        except StoreError as cause:
+            raise StoreError(f"MLflow's database {file} is damaged: {cause.__cause__}. {RESTORE}.") from cause
+        if not rows:
+            raise StoreError(f"MLflow's database {file} holds no tables. {RESTORE}.")
+        yield Registry(f"sqlite:///{copy}", artifacts, settings.project)
+
+
+def _without_database(settings: Settings, artifacts: Path, store: Store) -> Finding:
+    """A home that only imports has no models; one that promoted a model has lost them."""
+    promoted = [kind for kind in KINDS if store.promotions.history(f"{settings.project}.{kind}")]
+    if not promoted and not artifacts.exists():
+        return Finding("MLflow", "no model was registered yet")
+    file = dumping.sqlite_file(settings.tracking_uri)
+    lost = f"MLflow's database {file} is missing, although models were registered. {RESTORE}; the next run would begin with a new policy."
+    return Finding("MLflow", lost, is_sound=False)
+
+
+def _champion(registry: Registry, kind: Kind, store: Store) -> Finding:
+    """The registry's champion beside the last promotion that the store recorded."""
+    name, champion = registry.name(kind), registry.get(kind, CHAMPION)
+    promotion = store.promotions.champion(name)
+    if promotion is None and champion is None:
+        return Finding(f"champion {kind}", "none yet")
+    recorded = None if promotion is None else f"{name}@{promotion.version}"
+    registered = None if champion is None else champion.label
+    if recorded != registered:
+        return Finding(
+            f"champion {kind}",
+            f"MLflow says {registered or 'none'}, the store recorded the promotion of {recorded or 'none'}. Restore both from one backup, or "
+            "name the champion with `rlhf models promote`.",
+            is_sound=False,
+        )
+    return Finding(f"champion {kind}", f"{registered}, as promoted")
+
+
+def _versions(registry: Registry, kind: Kind, settings: Settings, store: Store, progress: Progress) -> Finding:
+    """Runs, files and votes behind all versions. Files of a version that nobody refers to may have been removed."""
+    versions = registry.history(kind)
+    referenced = _referenced(registry, kind, store)
+    known = {version.version for version in versions}
+    faults = [
+        f"{registry.name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}." for number in sorted(referenced - known)
+    ]
+    n_removed, max_seq = 0, store.votes.max_seq()
+    with tempfile.TemporaryDirectory() as downloads:
+        for done, version in enumerate(versions):
+            progress(done, len(versions), version.label)
+            try:
+                faults += _files_of(registry, version, settings.home, Path(downloads))
+            except ModelNotFound as gone:
+                n_removed += version.version not in referenced
+                faults += [str(gone)] if version.version in referenced else []
+            except PipelineError as error:
+                faults.append(str(error))
+            if version.data_seq is not None and version.data_seq > max_seq:
+                faults.append(f"{version.label} rests on votes up to {version.data_seq}, but the store ends at {max_seq}. {RESTORE}.")
+    removed = f", {n_removed} without files that nothing refers to" if n_removed else ""
+    return summarise(f"versions of {kind}", f"{len(versions)}, with runs and files as registered{removed}", faults)
+
+
+def _referenced(registry: Registry, kind: Kind, store: Store) -> set[int]:
+    aliases = [registry.get(kind, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)]
+    promoted = {promotion.version for promotion in store.promotions.history(registry.name(kind))}
+    return promoted | {version.version for version in aliases if version is not None}
+
+
+def _files_of(registry: Registry, version: ModelVersion, home: Path, downloads: Path) -> list[str]:
+    """Raises ModelError where the files are not those that were registered."""
+    folder = registry.folder(version, downloads)
+    if folder.is_relative_to(downloads) or folder.resolve().is_relative_to(home.resolve()):
+        return []
+    return [f"The files of {version.label} lie in {folder}, outside the home {home}. Restore a backup, which puts them into the home."]
