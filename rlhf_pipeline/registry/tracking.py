@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
@@ -22,6 +23,11 @@ from rlhf_pipeline.registry.faults import DatabaseBusy, Faults, NamedClient
 T = TypeVar("T")
 
 COMMIT = "mlflow.source.git.commit"
+LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("model_versions", "storage_location"),
+)  # columns that hold whole paths
 LOCK_TIMEOUT_S = 120.0
 PATIENCE_S = 60.0
 WRITE_ATTEMPTS = 6
@@ -100,20 +106,54 @@ class Tracking:
                 return None
             raise
 
+    def artifacts_moved(self) -> tuple[str, str]:
+        """The beginning of MLflow's paths as its database has it, and as it must be where the artifacts lie now."""
+        with self._locked(), self._faults.named():
+            client = self._client()
+            return self._moved(client.get_experiment(self._experiment(client, self.project)))
+
     def _connect(self) -> tuple[Any, str]:
+        with self._faults.named():
+            client = self._client()
+            experiment_id = self._experiment(client, self.project)
+            database = self._sqlite_file()
+            if database is not None:
+                _use_wal(database)
+            old, new = self._moved(client.get_experiment(experiment_id))
+            if old != new:
+                self._follow(old, new)
+        return client, experiment_id
+
+    def _client(self) -> Any:
         silence_telemetry()
         from mlflow import MlflowClient
         from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
 
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # each fault is raised by its name, not logged with its SQL
-        with self._faults.named():
-            client = NamedClient(MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri), self._faults)
-            experiment_id = self._experiment(client, self.project)
-            database = self._sqlite_file()
-            if database is not None:
-                _use_wal(database)
-        return client, experiment_id
+        return NamedClient(MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri), self._faults)
+
+    def _moved(self, experiment: Any) -> tuple[str, str]:
+        """Old and new beginning of local paths; twice the same where nothing moved, or the files are not on this machine."""
+        new = f"{_uri(self.artifacts)}/"
+        old = str(experiment.artifact_location).removesuffix(experiment.name)
+        is_local = old.startswith("file:") and new.startswith("file:")
+        return (old, new) if is_local and _path(old) != _path(new) else (new, new)
+
+    def _follow(self, old: str, new: str) -> None:
+        """Let the paths of a database that was moved or copied with its artifacts follow: else runs would write into the old home."""
+        database = self._sqlite_file()
+        if database is None or database.parent.resolve() != _path(new).parent:
+            raise StoreError(
+                f"MLflow's database keeps the files of {self.project!r} in {_path(old)}, outside this home, whose are in {_path(new)}. "
+                "Move the home back; or, where it has its databases on a server, let the paths follow with `rlhf init --join`."
+            )
+        with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection, connection:
+            for table, column in LOCATIONS:
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    (new, len(old) + 1, len(old), old),
+                )
 
     def _experiment(self, client: Any, name: str) -> str:
         found = client.get_experiment_by_name(name)
@@ -124,7 +164,7 @@ class Tracking:
     def _sqlite_file(self) -> Path | None:
         if not self.tracking_uri.startswith("sqlite:///"):
             return None
-        return Path(self.tracking_uri.removeprefix("sqlite:///").split("?")[0]).absolute()
+        return Path(unquote(self.tracking_uri.removeprefix("sqlite:///").split("?")[0])).absolute()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -177,6 +217,10 @@ def make_tables(database_url: str) -> None:
 def _uri(artifacts: str | Path) -> str:
     # MLflow's default would be ./mlruns of whatever folder the process happens to stand in.
     return str(artifacts).rstrip("/") if "://" in str(artifacts) else Path(artifacts).absolute().as_uri()
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path)).resolve()
 
 
 def _use_wal(database: Path) -> None:

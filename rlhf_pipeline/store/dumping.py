@@ -44,7 +44,7 @@ def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[s
     target.unlink(missing_ok=True)
     try:
         with (
-            closing(sqlite3.connect(uri or f"file:{source}?mode=ro", uri=True, timeout=30)) as old,
+            closing(sqlite3.connect(uri or f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as old,
             closing(sqlite3.connect(target)) as new,
         ):
             old.backup(new)  # in one step: one that lets writers in between starts again after each of them, perhaps for ever
