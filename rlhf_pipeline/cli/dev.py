@@ -15,6 +15,7 @@ from typing import Annotated
 import psutil
 import typer
 
+from rlhf_pipeline.cli.children import ending_with_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.cli.serve import free_port
@@ -32,7 +33,7 @@ def dev(
     web_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the web app, where people vote.")] = 8080,
 ) -> None:
     """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
-    workspace = Workspace.here()
+    workspace = Workspace.here(initialising=True)
     for port, option in ((web_port, "--web-port"), (dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
         if free_port(HOST, port) is None:
             raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
@@ -67,9 +68,8 @@ def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
     is_demo = settings.demo_state.exists() and "annotators" not in settings.model_fields_set
     annotators = {"RLHF_ANNOTATORS": "simulated"} if is_demo else {}
     ours = {
-        "RLHF_HOME": str(settings.home),
+        **settings.environ,
         "RLHF_MLFLOW_UI": f"http://{HOST}:{mlflow_port}",
-        **settings.dagster_environ,
         # Here and not on the command line, which everybody on the machine can read: it may hold a password.
         "MLFLOW_BACKEND_STORE_URI": settings.tracking_uri,
         # Without it MLflow starts eight more processes and 1.2 GB for a job queue that nothing here uses.
@@ -86,7 +86,8 @@ def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
     # Not in the checkout: Dagster lets a .env of the working directory win over the environment it is given.
-    return subprocess.Popen(command, cwd=environ["RLHF_HOME"], env=environ, start_new_session=True)
+    end = ending_with_this_process()
+    return subprocess.Popen(command, cwd=environ["RLHF_HOME"], env=environ, start_new_session=True, preexec_fn=end)  # noqa: PLW1509  no threads here
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -1,0 +1,26 @@
+"""A child ends with its parent, whatever kills the parent."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PARENT = """
+import subprocess, sys, time
+from rlhf_pipeline.cli.children import ending_with_this_process
+command = [sys.executable, "-c", "import time; print('child', flush=True); time.sleep(60)"]
+child = subprocess.Popen(command, preexec_fn=ending_with_this_process())
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
+def test_child_ends_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "child\n"
+    parent.send_signal(signal.SIGKILL)
+    assert parent.stdout.read() == ""  # returns once nobody holds the pipe
+    parent.stdout.close()
+    parent.wait()
