@@ -21,11 +21,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev]'
 	touch $(READY)
 
-.env: # for a bare `dagster dev`; written once, yours from then on
-	@home=$$(realpath -m "$(RLHF_HOME)")
-	printf 'RLHF_HOME=%s\nDAGSTER_HOME=%s/dagster\nDO_NOT_TRACK=1\nMLFLOW_DISABLE_TELEMETRY=true\n' "$$home" "$$home" > .env
+.env: # a bare `dagster dev` finds the default home with it; definitions.py refuses it for another. Written once, yours from then on
+	@printf 'DAGSTER_HOME=%s/dagster\nDO_NOT_TRACK=1\nMLFLOW_DISABLE_TELEMETRY=true\n' "$$(realpath -m var)" > .env
 
 install: $(READY) .env ## make .venv with everything the project needs
+	@if grep -qs '^RLHF_HOME=' .env; then
+		echo ".env sets RLHF_HOME, which Dagster reads before your environment. Delete the file; make writes a new one without it."
+	fi
 
 demo: install ## run the whole loop for several simulated days; again = further days
 	@$(BIN)/rlhf demo

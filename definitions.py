@@ -1,5 +1,6 @@
 """The composition root: settings -> resources + assets + checks + jobs + sensors. Nothing else knows them all."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -21,6 +22,7 @@ from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
 from jobs.retraining import retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
+from rlhf_pipeline import homes  # noqa: E402
 from rlhf_pipeline.config import Settings, share_cores, silence_telemetry  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.parked import parked_sensor  # noqa: E402
@@ -50,4 +52,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
 
 silence_telemetry()
 share_cores()
-defs = definitions_for(Settings.read(folder=ROOT))
+settings = Settings.read(folder=ROOT)
+homes.refuse_broken(settings)
+homes.refuse_other_dagster_home(settings, os.environ)
+defs = definitions_for(settings)

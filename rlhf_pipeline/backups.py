@@ -171,12 +171,20 @@ def restore(
 
 
 def put_facts(
-    folder: Path, home: Path, *, home_id: str | None = None, server_url: SecretStr | None = None, database_prefix: str | None = None
-) -> None:
+    folder: Path, home: Path, *, home_id: str | None = None, server_url: SecretStr | None = None, database_prefix: str | None = None,
+    config: Path | None = None,
+) -> None:  # fmt: skip
     """The last step of a restore: from here on the home is a project again."""
     facts = HomeFacts.of(folder)
     assert facts is not None  # the manifest names it
-    facts.model_copy(update={"home_id": home_id, "server_url": server_url, "database_prefix": database_prefix}).write(home)
+    lies = {
+        "home_id": home_id,
+        "server_url": server_url,
+        "database_prefix": database_prefix,
+        "home": None,
+        "config": config or facts.config,
+    }
+    facts.model_copy(update=lies).write(home)
 
 
 def _claim(folder: Path, home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import re
 import secrets
@@ -21,10 +22,13 @@ from rlhf_pipeline.files import write_whole
 
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
+CONFIG = "rlhf.yaml"
 DRIVER = "postgresql+psycopg2"  # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
 # Options of libpq by which connections to an unreachable server end within seconds.
 WITHIN_SECONDS = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # what follows is a path, in which any sign may stand
+FILE_SETTINGS = ("api_key_file", "prompts_file")  # relative ones in rlhf.yaml are relative to it
+UNUSABLE = "%?"  # Dagster and MLflow put the path into an SQLite URL as it is: /x/q?1 and /x/q?2 would be one file, /x/a%20b another folder
 DAGSTER_URL = "RLHF_DAGSTER_URL"  # what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
 
 # Every library that reports home is told not to, before it is imported.
@@ -60,6 +64,9 @@ class HomeFacts(BaseModel):
     start_day: date | None = Field(default=None, description="first day of an import, where it lies before the setting's default")
     server_url: SecretStr | None = Field(default=None, description="Postgres server that holds the home's databases")
     database_prefix: str | None = Field(default=None, description="of their names on that server")
+    config: Path | None = Field(default=None, description="rlhf.yaml that every process of the home reads; None where there was none")
+    home: Path | None = Field(default=None, description="where a home on a server lies: a copy would write into the same databases")
+    has_models: bool = Field(default=False, description="a first policy was registered, so MLflow's database must be there")
 
     @classmethod
     def of(cls, home: Path) -> Self | None:
@@ -97,6 +104,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     home: Path = Field(default=Path("var"), description="All state lives below this folder")
+    config: Path | None = Field(
+        default=None, description="Settings file; empty = the one that `rlhf init` recorded, else `rlhf.yaml` in the working directory"
+    )
     organization: str = Field(default="default", description="Owner of the project's rows", min_length=1)
     project: str = Field(default="demo", description="The one project this code location serves", pattern=r"^[a-z0-9_-]+$")
     start_day: date = Field(default=date(2026, 1, 1), ge=date(1970, 1, 1), le=date(2099, 12, 31), description="First daily partition (UTC)")
@@ -229,6 +239,12 @@ class Settings(BaseModel):
         storage = {} if self.dagster_storage is None else {DAGSTER_URL: self.dagster_storage}
         return {"DAGSTER_HOME": str(self.home / "dagster"), **storage}
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """Environment of a process that works on this home, whatever its working directory."""
+        config = {} if self.config is None else {f"{ENV_PREFIX}CONFIG": str(self.config)}
+        return {f"{ENV_PREFIX}HOME": str(self.home), **config, **self.dagster_environ}
+
     def _on_server(self, what: str, options: Mapping[str, int] | None = None) -> str | None:
         return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}", options)
 
@@ -260,21 +276,27 @@ class Settings(BaseModel):
         return self.home / "demo_state.json"
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Self:
-        """Settings from `rlhf.yaml` in `folder` (default: the working directory), overridden by RLHF_* in `environ`.
+    def read(cls, environ: Mapping[str, str] | None = None, folder: Path | None = None, *, initialising: bool = False) -> Self:
+        """Settings from a file, overridden by RLHF_* in `environ`.
 
-        Raises ConfigurationError for an unknown key, with the known ones; for a value of the wrong type; for a file
-        that is no YAML mapping.
+        The file is the one that RLHF_CONFIG names, else the one that the home recorded, else `rlhf.yaml` in `folder` (default: the
+        working directory). Raises ConfigurationError for an unknown key, with the known ones; for a value of the wrong type; for a
+        file that is no YAML mapping; for an `rlhf.yaml` that an initialised home has not recorded, unless `initialising`.
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
-        values = _yaml_values(folder / "rlhf.yaml")
-        for key, value in environ.items():
-            name = key.removeprefix(ENV_PREFIX).lower()
-            if key.startswith(ENV_PREFIX) and value != "":
-                values[name] = value
-        home = (folder / str(values.get("home", cls.model_fields["home"].default))).absolute()
-        values = _with_facts(values, HomeFacts.of(home), home)
+        given = {
+            key.removeprefix(ENV_PREFIX).lower(): value for key, value in environ.items() if key.startswith(ENV_PREFIX) and value != ""
+        }
+        named = given.pop("config", None)
+        config = _named_config(folder, named) if named is not None else _if_exists(folder / CONFIG)
+        values = _yaml_values(config)
+        home = _usable_home(str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder)
+        facts = HomeFacts.of(home)
+        if named is None and facts is not None:
+            config = _recorded_config(home, facts, config, initialising=initialising)
+            values = _yaml_values(config)
+        values = _with_facts(values | given, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise ConfigurationError(f"Unknown settings {unknown}. Known: {', '.join(sorted(cls.model_fields))}.")
@@ -282,7 +304,56 @@ class Settings(BaseModel):
             settings = cls(**values)
         except ValidationError as cause:
             raise ConfigurationError(f"Settings cannot be used: {_problems(cause)}.") from cause
-        return settings.model_copy(update={"home": (folder / settings.home).absolute()})
+        return settings.model_copy(update={"home": home} | ({} if config is None else {"config": config}))
+
+
+def _if_exists(path: Path) -> Path | None:
+    return path.absolute() if path.exists() else None
+
+
+def _named_config(folder: Path, named: str) -> Path:
+    path = (folder / Path(named).expanduser()).absolute()
+    if not path.is_file():
+        raise ConfigurationError(f"RLHF_CONFIG names {path}, which is not a file. Correct it, or unset it.")
+    return path
+
+
+def _recorded_config(home: Path, facts: HomeFacts, beside: Path | None, *, initialising: bool) -> Path | None:
+    """The file that the home recorded. `beside`, the one in the working directory, is read by `rlhf init` alone, where none is recorded."""
+    if facts.config is None:
+        if beside is not None and not initialising:
+            raise ConfigurationError(
+                f"{home} does not know {beside}, so its other processes would not read it. Run `rlhf init` in {beside.parent} to record it, "
+                "or work in another folder."
+            )
+        return beside
+    if not facts.config.is_file():
+        raise ConfigurationError(
+            f"{facts.config}, the settings of {home}, is gone. Put it back (an empty file means every default), or record another one: "
+            "RLHF_CONFIG=FILE rlhf init."
+        )
+    if beside is not None and not beside.samefile(facts.config):
+        _log_once(f"{home} reads its settings from {facts.config}, not from {beside}. RLHF_CONFIG={beside} rlhf init changes that.")
+    return facts.config
+
+
+@functools.cache
+def _log_once(sentence: str) -> None:
+    logging.getLogger(__name__).warning(sentence)
+
+
+def _usable_home(named: str, folder: Path) -> Path:
+    try:
+        home = (folder / Path(named).expanduser()).absolute()
+    except RuntimeError:
+        raise ConfigurationError(f"RLHF_HOME {named} names the home of an unknown user. Write the whole path.") from None
+    found = [sign for sign in UNUSABLE if sign in str(home)]
+    if found:
+        raise ConfigurationError(
+            f"RLHF_HOME {home} contains {found[0]!r}, which has a meaning in the URLs of databases. Name a folder without "
+            f"{' and '.join(UNUSABLE)} in its path."
+        )
+    return home
 
 
 def _problems(refusal: ValidationError) -> str:
@@ -400,8 +471,8 @@ def _hidden(name: re.Match[str]) -> str:
     return name[0] if name[0][1:-1] in Settings.model_fields else "…"
 
 
-def _yaml_values(path: Path) -> dict[str, Any]:
-    if not path.exists():
+def _yaml_values(path: Path | None) -> dict[str, Any]:
+    if path is None:
         return {}
     try:
         values = parse_yaml(path.read_text(encoding="utf-8")) or {}
@@ -417,4 +488,7 @@ def _yaml_values(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not readable YAML: {cause}. Write it as UTF-8 without control characters.") from None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} must hold `setting: value` lines, not a {type(values).__name__}.")
-    return dict(values)
+    if "config" in values:
+        raise ConfigurationError(f"{path} sets `config`, which names this very file. Remove the line, or set RLHF_CONFIG instead.")
+    beside = {name: str(path.parent / str(values[name])) for name in ("home", *FILE_SETTINGS) if values.get(name)}
+    return dict(values) | {name: value for name, value in beside.items() if not str(values[name]).startswith("~")}

@@ -1,8 +1,6 @@
 """A home whose reward model was fitted and calibrated by hand, with `rlhf` alone: what commands and web predict with."""
 
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +11,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import NewVote
@@ -45,11 +45,8 @@ class LearntHome:
         return sorted((self.settings.home / "mlflow" / "artifacts").rglob("model.safetensors"))
 
     def copied(self, home: Path) -> "LearntHome":
-        """The same in another place: MLflow keeps whole paths."""
+        """The same in another place."""
         shutil.copytree(self.settings.home, home)
-        with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as database, database:
-            for table, column in (("runs", "artifact_uri"), ("experiments", "artifact_location")):
-                database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(self.settings.home), str(home)))
         return LearntHome(self.settings.model_copy(update={"home": home}))
 
 
@@ -90,11 +87,9 @@ def votes(shown: pd.DataFrame) -> list[NewVote]:
 def voted_home(folder: Path) -> LearntHome:
     """Comparisons and votes, and no model."""
     settings = Settings(home=folder / "home")
-    (settings.home / "dagster").mkdir(parents=True)
-    (settings.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")  # what `rlhf init` leaves
+    prepare(Workspace(settings))
     home = LearntHome(settings)
     with home.store as store:
-        store.migrate()
         shown = comparisons()
         store.comparisons.publish(shown, published_at=NOON)
         store.votes.cast_many(votes(shown))

@@ -44,12 +44,26 @@ ALLOWED: dict[str, set[str]] = {
     "artefacts": {*FOUNDATION, "object_stores"},
     "datasets": {*FOUNDATION, *STAGES},  # files of comparisons, votes and prompts; the store is handed in
     "store": set(FOUNDATION),
+    "homes": {*FOUNDATION, "store"},  # whether a home is whole; every command, the web app and the application ask it
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     "client": set(FOUNDATION),  # somebody else's program installs it: it speaks HTTP, and knows no store
-    "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions"},
+    "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions", "homes"},
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads files wherever they lie.
-    "cli": {*FOUNDATION, *STAGES, *BESIDE, "simulation", "object_stores", "artefacts", "backups", "datasets", "store", "champions", "web"},
+    "cli": {
+        *FOUNDATION,
+        *STAGES,
+        *BESIDE,
+        "simulation",
+        "object_stores",
+        "artefacts",
+        "backups",
+        "datasets",
+        "store",
+        "champions",
+        "homes",
+        "web",
+    },
 }
 
 OWNERS: dict[str, tuple[str, ...]] = {

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import HomeFacts, Settings
@@ -20,8 +21,15 @@ class Workspace:
     settings: Settings
 
     @classmethod
-    def here(cls) -> "Workspace":
-        return cls(Settings.read())
+    def here(cls, *, initialising: bool = False) -> "Workspace":
+        """Every command that works on the home begins here. Raises ConfigurationError for a home that is not whole."""
+        return cls.of(Settings.read(initialising=initialising))
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Workspace":
+        """`here` for a command that changes settings first."""
+        homes.refuse_broken(settings)
+        return cls(settings)
 
     @cached_property
     def store(self) -> Store:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
+from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise, prepare
 from rlhf_pipeline.cli.showing import echo
@@ -28,17 +28,18 @@ def demo(
     ] = False,
 ) -> None:
     """Run the loop for some days with simulated annotators whose taste changes; a second call continues the history."""
-    workspace = Workspace.here()
     if clean:
-        delete(workspace)
+        delete(Workspace(Settings.read(initialising=True)))  # which may be broken
         return
-    # The demo drives Dagster, which this library does not know: it runs in the application beside it.
+    workspace = Workspace.here(initialising=True)
     claim(workspace)
     initialise(workspace)
-    settings = workspace.settings
-    ours = {"RLHF_HOME": str(settings.home), "RLHF_ANNOTATORS": "simulated"}
-    environ = os.environ | ours | settings.dagster_environ
-    sys.exit(subprocess.run([sys.executable, "-m", "demo", "--days", str(days)], cwd=checkout(), env=environ, check=False).returncode)
+    workspace.store.close()
+    # The demo drives Dagster, which this library does not know. It takes the place of this process, so that nobody can kill one of two.
+    sys.stdout.flush()
+    os.chdir(checkout())
+    environ = os.environ | {"RLHF_ANNOTATORS": "simulated"} | workspace.settings.environ
+    os.execve(sys.executable, [sys.executable, "-m", "demo", "--days", str(days)], environ)
 
 
 def claim(workspace: Workspace) -> None:
@@ -52,6 +53,12 @@ def claim(workspace: Workspace) -> None:
             "Name another folder, as in `make demo RLHF_HOME=var/demo`."
         )
     if not settings.demo_state.exists():
+        n = store.comparisons.count()
+        if n:
+            raise ConfigurationError(
+                f"{settings.home} holds {n:,} comparisons, but {settings.demo_state.name}, which says how far the demo came, is gone: it would "
+                f"overwrite its days. Put {settings.demo_state.name} back from a backup. To start over, name another folder or move this one away."
+            )
         write_whole(settings.demo_state, b"{}")
 
 
@@ -61,6 +68,7 @@ def delete(workspace: Workspace) -> None:
     Raises ConfigurationError for a home that the demo did not make, and where people's votes or imports lie in its store.
     """
     settings = workspace.settings
+    homes.refuse_foreign(settings.home)
     facts = HomeFacts.of(settings.home)
     server = facts.server_url if facts else None
     store = settings.home / "store.db"

@@ -71,7 +71,7 @@ def generate(
         stream=stream or None,
     )  # fmt: skip
     prompts = _prompts(file)
-    workspace = Workspace(settings)
+    workspace = Workspace.of(settings)
     workspace.store.migrate()
     asked = workspace.champions.backend(settings, timeout_s=params.timeout_s)
     try:

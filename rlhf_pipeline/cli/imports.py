@@ -148,7 +148,7 @@ def calibration_log(
             f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export calibration-log` writes it."
         ) from cause
     read = read_entries(text)
-    workspace = Workspace(_settings(project))
+    workspace = Workspace.of(_settings(project))
     with _alone(workspace, file):
         prepare(workspace)
         told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size}
@@ -268,7 +268,7 @@ def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter
     """Open file and home, alone in this home until the end; whatever happens stands in the table of imports."""
     settings = _settings(project)
     rows = _as_rows(kind, open_rows(file, delimiter=delimiter), names)
-    workspace = Workspace(settings)
+    workspace = Workspace.of(settings)
     folder = settings.home / IMPORTS
     with refusals_named(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,17 +2,20 @@
 
 import re
 from dataclasses import replace
-from typing import Annotated
+from datetime import date
+from typing import Annotated, Any
 
 import typer
 from pydantic import SecretStr
 from rich.progress import Progress
 
+from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.store import copying
 from rlhf_pipeline.store.server import ServerDatabases
 
 STORAGE_ON_POSTGRES = f"""
@@ -30,18 +33,24 @@ def init(
     ] = False,
 ) -> None:
     """Make the databases and Dagster's home below RLHF_HOME and register the first policy. Safe to repeat."""
-    initialise(Workspace.here(), join=join)
+    workspace = Workspace(Settings.read(initialising=True))
+    initialise(workspace, join=join)
+    record(workspace.settings, config=workspace.settings.config)
 
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:
     settings = workspace.settings
     prepare(workspace, join=join)
+    if join:
+        _take_artifacts_along(workspace)
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
         champion = workspace.champions.initialise(
             settings.policy, progress=lambda done, total, note="": bar.update(task, completed=done, total=total)
         )
+    record(settings, has_models=True)
+    homes.keep_private(settings.home)
     echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
 
 
@@ -52,15 +61,19 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     another project, for one whose rows lie in SQLite when a server is named, and where there is nothing to join.
     """
     settings = workspace.settings
+    homes.refuse_broken(settings, initialising=True, joining=join)
     facts = HomeFacts.of(settings.home)
     if settings.server_url is not None:
         _refuse_to_leave_rows_behind(workspace, facts)
         make_databases(settings, settings.server_url, join=join)
     elif join:
         raise ConfigurationError("There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the other home's databases.")
-    _make_dagster_home(settings)
+    homes.make_private(settings.home)
     workspace.store.migrate()
-    remember(settings, HomeFacts.of(settings.home))
+    if facts is None and settings.server_url is None and settings.database_url is None:
+        facts = _facts_of_rows(workspace)
+    remember(settings, HomeFacts.of(settings.home) or facts)
+    _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
 
 def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = False) -> None:
@@ -94,11 +107,27 @@ def make_marked(databases: ServerDatabases) -> None:
 
 def remember(settings: Settings, facts: HomeFacts | None) -> None:
     """Write what the home knows of itself, where that is new."""
-    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix} if settings.server_url else {}
     known = (facts or HomeFacts(organization=settings.organization, project=settings.project)).named()
-    wanted = known.model_copy(update=on_server)
+    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix, "home": settings.home}
+    wanted = known.model_copy(update={"config": known.config or settings.config} | (on_server if settings.server_url else {}))
     if wanted != facts:
         wanted.write(settings.home)
+
+
+def record(settings: Settings, **changed: Any) -> None:
+    """Change facts that the home has written down already."""
+    facts = HomeFacts.of(settings.home)
+    assert facts is not None  # `prepare` wrote them
+    wanted = facts.model_copy(update=changed)
+    if wanted != facts:
+        wanted.write(settings.home)
+
+
+def _take_artifacts_along(workspace: Workspace) -> None:
+    """MLflow's paths follow to this home, which takes the place of the one that they led to."""
+    old, new = workspace.registry.artifacts_moved()
+    if old != new:
+        copying.relocate(workspace.settings.tracking_uri, old, new)
 
 
 def _make_dagster_home(settings: Settings) -> None:
@@ -110,12 +139,6 @@ def _make_dagster_home(settings: Settings) -> None:
             "dagster_home/dagster.yaml says max_concurrent_runs no longer, or twice. Restore the file of the checkout."
         )
     storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
-    try:
-        (home / "dagster").mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise ConfigurationError(
-            f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder that can be made and written."
-        ) from cause
     write_whole(home / "dagster" / "dagster.yaml", (template + storage).encode())
 
 
@@ -137,3 +160,11 @@ def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) 
             f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does not. Unset RLHF_SERVER_URL and move "
             "them with `rlhf storage migrate --to URL`, or name another RLHF_HOME."
         )
+
+
+def _facts_of_rows(workspace: Workspace) -> HomeFacts | None:
+    """What the rows of a home without facts say of it: imported days may begin before the setting's default."""
+    settings, first = workspace.settings, workspace.store.comparisons.first_day()
+    if first is None or date.fromisoformat(first) >= settings.start_day:
+        return None
+    return HomeFacts(organization=settings.organization, project=settings.project, start_day=date.fromisoformat(first))

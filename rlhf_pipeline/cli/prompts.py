@@ -85,7 +85,7 @@ def sources() -> None:
 
 def _texts(settings: Settings) -> BackendTexts:
     """What the backend writes, through the work ledger, where it is counted."""
-    workspace = Workspace(settings)
+    workspace = Workspace.of(settings)
     workspace.store.migrate()
     backend = workspace.champions.backend(settings)
     return BackendTexts(backend, ledger=workspace.store.generation, calls=settings_calls(settings), asset="rlhf prompts")

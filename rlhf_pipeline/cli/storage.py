@@ -78,7 +78,9 @@ def restore(
     with _bar("restore") as progress:
         backups.restore(folder, settings.home, _urls(settings), makers, replace=replace, progress=progress)
     prefix = settings.database_prefix if settings.server_url else None
-    backups.put_facts(folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix)
+    backups.put_facts(
+        folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix, config=settings.config
+    )
     prepare(workspace)
     workspace.store.file_hashes.forget(manifest.replaced)
     workspace.store.close()

@@ -222,6 +222,11 @@ class Comparisons:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(comparisons).where(self._database.mine(comparisons))).scalar_one()
 
+    def first_day(self) -> str | None:
+        """Earliest day of a comparison; None without any."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))).scalar_one()
+
     def n_imported(self) -> int:
         """How many came from a file; the pipeline can make its own again, not these."""
         imported = select(func.count()).select_from(comparisons).where(self._database.mine(comparisons), comparisons.c.source.is_not(None))

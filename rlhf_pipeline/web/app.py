@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from rlhf_pipeline import __version__
+from rlhf_pipeline import __version__, homes
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
@@ -26,7 +26,9 @@ STATIC = Path(__file__).parent / "static"
 
 def create_app(settings: Settings, store: Store | None = None, *, has_pages: bool = True) -> FastAPI:
     """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError where a route declares no permission."""
-    store = store or Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    if store is None:
+        homes.refuse_broken(settings)
+        store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
     store.rules.draw_seed()
     site = Site(settings, store)
     title = f"rlhf_pipeline: {settings.project}"

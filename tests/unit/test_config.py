@@ -71,7 +71,8 @@ def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(tm
 
 def test_an_empty_file_changes_nothing(tmp_path):
     (tmp_path / "rlhf.yaml").write_text("# nothing yet\n")
-    assert Settings.read({}, tmp_path) == Settings.read({}, tmp_path / "elsewhere").model_copy(update={"home": tmp_path / "var"})
+    default = Settings.read({}, tmp_path / "elsewhere")
+    assert Settings.read({}, tmp_path) == default.model_copy(update={"home": tmp_path / "var", "config": tmp_path / "rlhf.yaml"})
 
 
 def test_a_key_is_never_shown(tmp_path):

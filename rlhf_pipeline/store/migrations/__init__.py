@@ -25,6 +25,8 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
     Raises StoreError where the database was written by a newer version of this package.
     """
+    if database.path is not None:
+        database.path.touch(mode=0o600)  # SQLite would make it readable by everybody, and gives its log the same mode
     if revision == "head" and current(database) == HEAD:
         return
     with _locked(database), translated(database.where):

@@ -64,6 +64,7 @@ def test_a_home_on_sqlite_knows_its_project(tmp_path):
 
 
 def test_preparing_again_keeps_what_an_import_wrote(tmp_path):
+    prepared(tmp_path)  # facts without a store are those of a home that lost it
     HomeFacts(organization="default", project="demo", start_day=date(2016, 1, 31)).write(tmp_path)
     prepared(tmp_path)
     prepared(tmp_path)

@@ -1,0 +1,101 @@
+"""The application refuses a broken or mixed home, and Dagster writes nothing outside one."""
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from filelock import FileLock
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[2]
+STRANGE = "a b#c é~d@e:f&g+h'i;j"
+RLHF = [sys.executable, "-c", "from rlhf_pipeline.cli import main; main()"]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`load(home, DAGSTER_HOME=…)`: definitions as Dagster's processes load them."""
+
+    def run(home: Path, **environ: str) -> None:
+        for name, value in {"RLHF_HOME": str(home), **environ}.items():
+            monkeypatch.setenv(name, value)
+        runpy.run_path(str(ROOT / "definitions.py"))
+
+    return run
+
+
+def test_definitions_refuse_the_dagster_home_of_another_home(load: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\."):
+        load(tmp_path / "a", DAGSTER_HOME=str(tmp_path / "b" / "dagster"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_definitions_refuse_a_home_without_its_store(load: Callable[..., None], tmp_path: Path) -> None:
+    prepare(Workspace(Settings(home=tmp_path)))
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    with pytest.raises(ConfigurationError, match=r"The store of .* is missing"):
+        load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_definitions_load_with_the_dagster_home_of_their_home(load: Callable[..., None], tmp_path: Path) -> None:
+    prepare(Workspace(Settings(home=tmp_path)))
+    load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
+
+
+def test_dagster_keeps_to_a_home_with_strange_signs(tmp_path: Path) -> None:
+    for name in (STRANGE, f"{STRANGE}2"):
+        prepare(Workspace(Settings(home=tmp_path / name)))
+        with dg.DagsterInstance.from_config(str(tmp_path / name / "dagster")) as instance:
+            assert instance.get_runs_count() == 0
+            instance.add_dynamic_partitions("days", [name])
+            assert instance.get_dynamic_partitions("days") == [name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [STRANGE, f"{STRANGE}2"]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, small_policy: Path) -> Iterator[subprocess.Popen[str]]:
+    """`rlhf demo` at work on its first day."""
+    own = {"RLHF_HOME": str(tmp_path / "home"), "RLHF_POLICY": str(small_policy), "RLHF_COMPLETION_BACKEND": "template"}
+    environ = os.environ | own | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*RLHF, "demo", "--days", "1"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = iter(process.stdout.readline, "")
+    assert any(line.startswith("project demo") for line in said)
+    yield process
+    for left in at_work(tmp_path / "home"):
+        left.kill()
+    process.stdout.close()
+    process.wait()
+
+
+def at_work(home: Path) -> list[psutil.Process]:
+    """Processes, of this user, on a home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("RLHF_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_killed_demo_leaves_no_process(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    demo.kill()
+    demo.wait()
+    assert psutil.wait_procs(at_work(tmp_path / "home"), timeout=10)[1] == []
+    with FileLock(tmp_path / "home" / "demo.lock", timeout=0):
+        pass

@@ -1,0 +1,131 @@
+"""Which rlhf.yaml a process of a home reads, and which folders can be a home."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline import homes
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare, record
+from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.errors import ConfigurationError
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with an rlhf.yaml, and a home that recorded it."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "rlhf.yaml").write_text("votes_per_request: 7\nprompts_file: prompts.jsonl\n")
+    prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, folder)))
+    return folder
+
+
+def read(tmp_path: Path, folder: Path, **environ: str) -> Settings:
+    return Settings.read({"RLHF_HOME": str(tmp_path / "home"), **environ}, folder)
+
+
+def other_folder(tmp_path: Path, content: str | None = None) -> Path:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    if content is not None:
+        (folder / "rlhf.yaml").write_text(content)
+    return folder
+
+
+def test_every_folder_reads_the_recorded_file(tmp_path: Path, checkout: Path) -> None:
+    settings = read(tmp_path, other_folder(tmp_path))
+    assert settings == read(tmp_path, checkout)
+    assert (settings.votes_per_request, settings.config) == (7, checkout / "rlhf.yaml")
+    assert settings.prompts_file == checkout / "prompts.jsonl"
+
+
+def test_recorded_file_wins_and_the_log_says_so(tmp_path: Path, checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = other_folder(tmp_path, "votes_per_request: 9\n")
+    for _ in range(2):
+        assert read(tmp_path, other).votes_per_request == 7
+    said = [entry.getMessage() for entry in caplog.records]
+    assert said == [
+        f"{tmp_path / 'home'} reads its settings from {checkout / 'rlhf.yaml'}, not from {other / 'rlhf.yaml'}. "
+        f"RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init changes that."
+    ]
+
+
+def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path) -> None:
+    other = other_folder(tmp_path, "votes_per_request: 9\n")
+    assert read(tmp_path, checkout, RLHF_CONFIG=str(other / "rlhf.yaml")).votes_per_request == 9
+    assert read(tmp_path, other, RLHF_CONFIG="rlhf.yaml").config == other / "rlhf.yaml"
+    with pytest.raises(ConfigurationError, match=r"RLHF_CONFIG names .*nothing.yaml, which is not a file"):
+        read(tmp_path, checkout, RLHF_CONFIG="nothing.yaml")
+
+
+def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "rlhf.yaml").unlink()
+    with pytest.raises(ConfigurationError, match=r"rlhf.yaml, the settings of .*home, is gone.*RLHF_CONFIG=FILE rlhf init"):
+        read(tmp_path, tmp_path)
+    other = other_folder(tmp_path, "votes_per_request: 9\n")
+    settings = read(tmp_path, tmp_path, RLHF_CONFIG=str(other / "rlhf.yaml"))
+    record(settings, config=settings.config)
+    assert read(tmp_path, tmp_path).votes_per_request == 9
+
+
+def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> None:
+    prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path)))
+    other = other_folder(tmp_path, "votes_per_request: 9\n")
+    with pytest.raises(ConfigurationError, match=r"home does not know .*rlhf.yaml.*Run `rlhf init` in .*other"):
+        read(tmp_path, other)
+    prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, other, initialising=True)))
+    assert read(tmp_path, tmp_path).votes_per_request == 9
+
+
+def test_home_of_a_named_file_is_relative_to_the_file(tmp_path: Path) -> None:
+    other = other_folder(tmp_path, "home: state\n")
+    assert Settings.read({"RLHF_CONFIG": str(other / "rlhf.yaml")}, tmp_path).home == other / "state"
+
+
+def test_file_cannot_name_another_file(tmp_path: Path) -> None:
+    other = other_folder(tmp_path, "config: elsewhere.yaml\n")
+    with pytest.raises(ConfigurationError, match=r"sets `config`.*RLHF_CONFIG"):
+        Settings.read({}, other)
+
+
+def test_processes_of_a_home_are_handed_its_file(tmp_path: Path, checkout: Path) -> None:
+    settings = read(tmp_path, checkout)
+    assert settings.environ == {
+        "RLHF_HOME": str(tmp_path / "home"),
+        "RLHF_CONFIG": str(checkout / "rlhf.yaml"),
+        "DAGSTER_HOME": str(tmp_path / "home" / "dagster"),
+    }
+    assert Settings.read(settings.environ, tmp_path) == settings
+
+
+def test_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert Settings.read({"RLHF_HOME": "~/state"}, tmp_path).home == tmp_path / "me" / "state"
+    (tmp_path / "rlhf.yaml").write_text("home: ~/state\n")
+    assert Settings.read({}, tmp_path).home == tmp_path / "me" / "state"
+    with pytest.raises(ConfigurationError, match="unknown user"):
+        Settings.read({"RLHF_HOME": "~nobody-at-all/state"}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["q?1", "a%20b", "100%"])
+def test_path_that_databases_would_read_as_a_url_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Name a folder without"):
+        Settings.read({"RLHF_HOME": name}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_dagster_home_of_another_home_is_refused(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "a")
+    for passing in ({}, {"DAGSTER_HOME": ""}, {"DAGSTER_HOME": str(tmp_path / "x" / ".." / "a" / "dagster")}):
+        homes.refuse_other_dagster_home(settings, passing)
+    with pytest.raises(ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\..*set DAGSTER_HOME=.*/a/dagster"):
+        homes.refuse_other_dagster_home(settings, {"DAGSTER_HOME": str(tmp_path / "b" / "dagster")})
+
+
+def test_facts_are_written_with_the_file(tmp_path: Path, checkout: Path) -> None:
+    facts = HomeFacts.of(tmp_path / "home")
+    assert facts is not None
+    assert facts.config == checkout / "rlhf.yaml"
+    assert os.stat(tmp_path / "home" / "project.json").st_mode & 0o777 == 0o600
