@@ -279,6 +279,13 @@ class CalibrationWindow(Record):
     rests_on: str = Field(default="", description="hash of the frames it was made from: another hash is another window")
 
 
+class Refusal(Record):
+    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq it had learnt from: later votes may do better."""
+
+    cause: str
+    data_seq: int = 0
+
+
 class CalibrationReport(Record):
     """One calibrator fitted for one reward-model version; `method` is `none` if nothing helped."""
 
@@ -299,6 +306,7 @@ class CalibrationReport(Record):
     may_serve: bool = Field(
         default=True, description="whether its reward model predicts through it; False where the calibrator before stays"
     )
+    refusal: Refusal | None = Field(default=None, description="why its reward model may not become champion; None where it may")
 
 
 class DriftEvent(Record):
@@ -333,6 +341,21 @@ class TriggerDecision(Record):
     attempt: int = 1
     state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
     run_id: str | None = None
+
+
+class TasteChange(Record):
+    """A confirmed change of taste: votes cast before `change_seq` say less about taste today. A false alarm is retracted, not deleted."""
+
+    change_id: int
+    change_seq: int = Field(description="first vote of the new taste")
+    category: str | None = Field(default=None, description="scope: the category whose taste changed; None = all")
+    cause: str = Field(description="what the trigger saw, or what a person wrote")
+    decision_id: int | None = Field(default=None, description="the retraining decision that confirmed it; None where a person did")
+    actor: str
+    recorded_at: datetime
+    retracted_at: datetime | None = None
+    retracted_by: str | None = None
+    retraction_reason: str | None = None
 
 
 class TriggerEvidence(Record):

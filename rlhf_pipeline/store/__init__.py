@@ -29,6 +29,7 @@ from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.requests import Answer, Requests
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.schema import heads
+from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
@@ -51,6 +52,7 @@ class Store:
         self.detectors = Detectors(database)
         self.events = Events(database)
         self.decisions = Decisions(database)
+        self.taste_changes = TasteChangeLog(database)
         self.promotions = Promotions(database)
         self.gates = Gates(database)
         self.calibrations = Calibrations(database)

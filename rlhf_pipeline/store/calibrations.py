@@ -90,6 +90,13 @@ class Calibrations:
                     return report, json.loads(row.calibrator)
         return None
 
+    def newest(self) -> CalibrationReport | None:
+        """The report that was fitted last, of any reward model calibrated here; None before the first."""
+        order = calibrations.c.fitted_at.desc(), calibrations.c.version.desc()
+        with self._database.reading() as connection:
+            text = connection.execute(select(calibrations.c.report).where(self._made_here()).order_by(*order).limit(1)).scalar()
+        return None if text is None else CalibrationReport.from_json(text)
+
     def log(self) -> list[CalibrationReport]:
         """The reports of all calibrators made here, in order of fitting."""
         return self._reports(self._made_here())

@@ -13,6 +13,7 @@ from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import read_events
 from rlhf_pipeline.store.schema import decisions, drift_events, votes
+from rlhf_pipeline.store.taste_changes import record_change
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 MAX_ATTEMPTS = 3
@@ -41,6 +42,8 @@ class Decisions:
 
     def decide(self, rule: Rule, *, now: datetime, champion: str | None, up_to_seq: int | None = None) -> TriggerDecision | None:
         """Ask `rule` about the events since the last fire, store its answer and claim the open events, all in one transaction.
+
+        The same transaction records the change of taste that a fire decision dates.
 
         With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above that seq are not known yet.
 
@@ -205,6 +208,11 @@ class Decisions:
         claimed = drift_events.update().where(self._database.mine(drift_events), drift_events.c.decision_id.is_(None))
         connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision)
+        if decision.action == "fire" and decision.change_seq is not None:
+            record_change(
+                self._database, connection, ledger, change_seq=decision.change_seq, cause="; ".join(decision.reasons), actor="pipeline",
+                decision_id=decision.decision_id,
+            )  # fmt: skip
         return decision
 
     def _move(self, decision_id: int, change: Callable[[RowMapping], dict[str, Any]]) -> TriggerDecision:

@@ -314,6 +314,22 @@ drift_events = _table(
     key=("event_id",),
 )
 
+taste_changes = _table(
+    "taste_changes",
+    _count("change_id"),
+    _count("change_seq"),
+    _id("category", nullable=True),
+    _text("cause"),
+    _count("decision_id", nullable=True),
+    _id("actor"),
+    _time("recorded_at"),
+    _time("retracted_at", nullable=True),
+    _id("retracted_by", nullable=True),
+    _text("retraction_reason", nullable=True),
+    _refers("decision_id", "decisions"),
+    key=("change_id",),
+)
+
 promotions = _table(
     "promotions",
     _count("promotion_id"),

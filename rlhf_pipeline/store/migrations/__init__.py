@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import translated
 
-HEAD = "0011"
+HEAD = "0012"
 FOLDER = Path(__file__).parent
 LOCK_KEY = 727_461  # of Postgres's advisory lock: any number, always the same
 

@@ -88,7 +88,7 @@ def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fil
     assert [table for table in before if not before[table][0]] == []
     store.file_hashes.forget([OTHERS["files"]["path"]])
     before = _sums(store)
-    for version in ("0010", "0009", "0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001"):
+    for version in ("0011", "0010", "0009", "0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001"):
         migrations.downgrade(store.database, version)
         assert migrations.current(store.database) == version
         store.migrate()

@@ -1,0 +1,82 @@
+"""Version 0012: confirmed changes of taste have a table; those of earlier retraining decisions are copied into it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from rlhf_pipeline.store.migrations import kept
+
+revision = "0012"
+down_revision = "0011"
+
+SCOPE = ("organization_id", "project_id")
+TABLE = "taste_changes"
+
+
+def upgrade() -> None:
+    made = op.create_table(
+        TABLE,
+        *(sa.Column(name, sa.String(), nullable=False) for name in SCOPE),
+        sa.Column("change_id", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("change_seq", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("category", sa.String(), nullable=True),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("decision_id", sa.BigInteger(), nullable=True, autoincrement=False),
+        sa.Column("actor", sa.String(), nullable=False),
+        sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("retracted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("retracted_by", sa.String(), nullable=True),
+        sa.Column("retraction_reason", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(
+            [*SCOPE, "decision_id"],
+            [f"decisions.{name}" for name in (*SCOPE, "decision_id")],
+            name=op.f("fk_taste_changes_decision_id_decisions"),
+        ),
+        sa.PrimaryKeyConstraint(*SCOPE, "change_id", name=op.f("pk_taste_changes")),
+    )
+    kept.give_back_rows(revision, TABLE)
+    if rows := list(_of_earlier_decisions()):
+        op.bulk_insert(made, rows)
+
+
+def downgrade() -> None:
+    """An older program forgets a change after its run; who recorded or retracted one is put aside until the way up, see `kept`."""
+    kept.keep_rows(revision, TABLE)
+    op.drop_table(TABLE)
+
+
+def _of_earlier_decisions() -> Iterator[dict[str, Any]]:
+    """A row for each fired decision that dated a change and has none yet."""
+    bind = op.get_bind()
+    known = bind.execute(sa.text(f"SELECT organization_id, project_id, decision_id, change_id FROM {TABLE}")).all()
+    done = {tuple(row[:3]) for row in known}
+    last = Counter[tuple[str, str]]()
+    for row in known:
+        last[row[0], row[1]] = max(last[row[0], row[1]], row[3])
+    decisions = sa.table(
+        "decisions",
+        *(sa.column(name) for name in (*SCOPE, "decision_id", "action", "record")),
+        sa.column("decided_at", sa.DateTime(timezone=True)),
+    )
+    for row in bind.execute(sa.select(decisions).where(decisions.c.action == "fire").order_by(decisions.c.decision_id)):
+        record, of = json.loads(row.record), (row.organization_id, row.project_id)
+        if record.get("change_seq") is None or (*of, row.decision_id) in done:
+            continue
+        last[of] += 1
+        yield {
+            **dict(zip(SCOPE, of, strict=True)),
+            "change_id": last[of],
+            "change_seq": record["change_seq"],
+            "category": None,
+            "cause": "; ".join(record["reasons"]),
+            "decision_id": row.decision_id,
+            "actor": "pipeline",
+            "recorded_at": row.decided_at,
+            "retracted_at": None,
+            "retracted_by": None,
+            "retraction_reason": None,
+        }

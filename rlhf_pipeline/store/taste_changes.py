@@ -1,0 +1,81 @@
+"""Confirmed changes of taste: recorded by a retraining decision or a person, retracted by a person, never deleted."""
+
+from datetime import UTC
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from rlhf_pipeline.errors import NotFound, StoreError
+from rlhf_pipeline.records import TasteChange, content_hash
+from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import comparisons, taste_changes
+
+
+class TasteChangeLog:
+    """Every change of taste of a project, retracted ones included; ids count from 1."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def all(self) -> list[TasteChange]:
+        """Oldest record first."""
+        wanted = select(taste_changes).where(self._database.mine(taste_changes)).order_by(taste_changes.c.change_id)
+        with self._database.reading() as connection:
+            return [_change(row) for row in connection.execute(wanted).mappings()]
+
+    def add(self, change_seq: int, *, cause: str, actor: str, category: str | None = None) -> TasteChange:
+        """Record a change that a person knows of. Raises StoreError for a vote or a category that does not exist."""
+        with acting(self._database) as (connection, ledger):
+            if not 1 <= change_seq <= ledger.vote_seq:
+                raise StoreError(f"There is no vote {change_seq}; the last one is {ledger.vote_seq}. Name the first vote of the new taste.")
+            if category is not None:
+                self._require_category(connection, category)
+            return record_change(self._database, connection, ledger, change_seq=change_seq, category=category, cause=cause, actor=actor)
+
+    def retract(self, change_id: int, *, reason: str, actor: str) -> TasteChange:
+        """Mark a change as a false alarm: later fits ignore it. Raises NotFound for an unknown id, StoreError for a retracted one."""
+        this = self._database.mine(taste_changes), taste_changes.c.change_id == change_id
+        with acting(self._database) as (connection, ledger):
+            row = connection.execute(select(taste_changes).where(*this)).mappings().one_or_none()
+            if row is None:
+                raise NotFound(f"There is no change of taste {change_id}. `rlhf changes list` shows all.")
+            if row["retracted_at"] is not None:
+                raise StoreError(
+                    f"Change {change_id} was retracted on {row['retracted_at']:%Y-%m-%d} by {row['retracted_by']}: {row['retraction_reason']}."
+                )
+            values = {"retracted_at": self._database.clock.now().astimezone(UTC), "retracted_by": actor, "retraction_reason": reason}
+            connection.execute(taste_changes.update().where(*this).values(values))
+            retracted = _change({**row, **values})
+            _link(ledger, retracted, action="taste_change.retract", actor=actor)
+        return retracted
+
+    def _require_category(self, connection: Connection, category: str) -> None:
+        found = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.category == category).limit(1)
+        if connection.execute(found).one_or_none() is None:
+            raise StoreError(f"No comparison is of category {category!r}. Name one that has comparisons, or none for all categories.")
+
+
+def record_change(
+    database: Database, connection: Connection, ledger: Ledger, *, change_seq: int, cause: str, actor: str,
+    category: str | None = None, decision_id: int | None = None,
+) -> TasteChange:  # fmt: skip
+    """Insert a change and its audit link within a transaction of the caller's."""
+    last = connection.execute(select(func.max(taste_changes.c.change_id)).where(database.mine(taste_changes))).scalar() or 0
+    change = TasteChange(
+        change_id=last + 1, change_seq=change_seq, category=category, cause=cause, decision_id=decision_id, actor=actor,
+        recorded_at=database.clock.now().astimezone(UTC),
+    )  # fmt: skip
+    database.insert(connection, taste_changes, [change.model_dump()])
+    _link(ledger, change, action="taste_change.add", actor=actor)
+    return change
+
+
+def _link(ledger: Ledger, change: TasteChange, *, action: str, actor: str) -> None:
+    ledger.append(
+        actor=actor, action=action, object_id=f"taste change {change.change_id}", digest=content_hash(change.model_dump(mode="json"))
+    )
+
+
+def _change(row: Any) -> TasteChange:
+    return TasteChange.model_validate({name: row[name] for name in TasteChange.model_fields})

@@ -1,0 +1,111 @@
+"""The log of taste changes: written with the decision that confirmed one or by a person, retracted, carried over from earlier versions."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from rlhf_pipeline.errors import NotFound, StoreError
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.store import migrations
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def decision(action="fire", change_seq=2):
+    return lambda evidence: TriggerDecision(
+        action=action, reasons=("confirmed by 2 detectors", "dated"), event_ids=(), change_seq=change_seq, decided_at=evidence.now
+    )
+
+
+@pytest.fixture
+def voted(store, make_comparisons, make_vote):
+    """Three votes on comparisons of category factual."""
+    store.comparisons.publish(make_comparisons(3), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
+    return store
+
+
+@pytest.fixture
+def decide(voted, make_event):
+    def run(rule, seq=10):
+        voted.events.add([make_event(seq)])
+        return voted.decisions.decide(rule, now=NOON, champion="m")
+
+    return run
+
+
+def test_fire_decision_records_its_change(voted, decide):
+    fired = decide(decision())
+    (change,) = voted.taste_changes.all()
+    assert (change.change_id, change.change_seq, change.category, change.decision_id) == (1, 2, None, fired.decision_id)
+    assert (change.cause, change.actor, change.retracted_at) == ("confirmed by 2 detectors; dated", "pipeline", None)
+    assert [link.action for link in voted.audit.after(0, limit=50)][-2:] == ["decision.pending", "taste_change.add"]
+    voted.audit.verify()
+
+
+@pytest.mark.parametrize("rule", [decision("hold"), decision(change_seq=None)], ids=["hold", "undated"])
+def test_hold_and_undated_fire_record_no_change(voted, decide, rule):
+    decide(rule)
+    assert voted.taste_changes.all() == []
+
+
+def test_change_and_decision_are_stored_together_or_not_at_all(voted, decide, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr("rlhf_pipeline.store.decisions.record_change", fail)
+    with pytest.raises(RuntimeError):
+        decide(decision())
+    assert (voted.decisions.all(), voted.taste_changes.all()) == ([], [])
+
+
+def test_person_records_and_retracts_a_change(voted):
+    added = voted.taste_changes.add(3, cause="new guidelines", category="factual", actor="ann")
+    assert (added.change_id, added.category, added.decision_id) == (1, "factual", None)
+    retracted = voted.taste_changes.retract(1, reason="false alarm", actor="bob")
+    assert voted.taste_changes.all() == [retracted]
+    assert (retracted.retracted_by, retracted.retraction_reason) == ("bob", "false alarm")
+    assert retracted.retracted_at is not None
+    assert [(link.action, link.actor) for link in voted.audit.after(0, limit=50)][-2:] == [
+        ("taste_change.add", "ann"), ("taste_change.retract", "bob"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seq", "category", "named"), [(4, None, "There is no vote 4; the last one is 3"), (1, "poetry", "'poetry'")])
+def test_change_names_a_vote_and_a_category_that_exist(voted, seq, category, named):
+    with pytest.raises(StoreError, match=named):
+        voted.taste_changes.add(seq, cause="because", category=category, actor="ann")
+    assert voted.taste_changes.all() == []
+
+
+def test_change_is_retracted_once(voted):
+    voted.taste_changes.add(1, cause="because", actor="ann")
+    voted.taste_changes.retract(1, reason="false alarm", actor="ann")
+    with pytest.raises(StoreError, match=r"Change 1 was retracted .* by ann: false alarm"):
+        voted.taste_changes.retract(1, reason="again", actor="bob")
+    with pytest.raises(NotFound, match="no change of taste 2"):
+        voted.taste_changes.retract(2, reason="again", actor="bob")
+
+
+def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
+    decide(decision("hold", change_seq=None))
+    fired = decide(decision(), seq=11)
+    kept = voted.taste_changes.all()
+    with voted.database.writing() as connection:
+        connection.execute(text("DELETE FROM taste_changes"))
+    migrations.downgrade(voted.database, "0010")
+    voted.migrate()
+    (copied,) = voted.taste_changes.all()
+    assert copied == kept[0].model_copy(update={"recorded_at": NOON})
+    assert copied.decision_id == fired.decision_id
+
+
+def test_way_down_and_up_keeps_a_retraction(voted, decide):
+    decide(decision())
+    voted.taste_changes.retract(1, reason="false alarm", actor="ann")
+    voted.taste_changes.add(3, cause="because", actor="ann")
+    before = voted.taste_changes.all()
+    migrations.downgrade(voted.database, "0010")
+    voted.migrate()
+    assert voted.taste_changes.all() == before
