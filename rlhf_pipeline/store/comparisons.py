@@ -225,7 +225,8 @@ class Comparisons:
     def first_day(self) -> str | None:
         """Earliest day of a comparison; None without any."""
         with self._database.reading() as connection:
-            return connection.execute(select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))).scalar_one()
+            first: str | None = connection.execute(select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))).scalar_one()
+        return first
 
     def n_imported(self) -> int:
         """How many came from a file; the pipeline can make its own again, not these."""
