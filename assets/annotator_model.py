@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, rule, schema_checked, standing, usually, with_bounds
-from assets.votes import passes_known, votes_known
+from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
@@ -16,7 +16,7 @@ from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import JointParams, LearntAnnotators, apart, judged_ids, learn_annotators
+from rlhf_pipeline.votes import JointParams, LearntAnnotators, TasteChanges, apart, judged_ids, learn_annotators
 from rlhf_pipeline.votes.over_time import WindowParams, agreement_over_time, annotators_over_time
 from rlhf_pipeline.votes.plots import over_time_plot, reliability_plot
 from rlhf_pipeline.votes.verdicts import leave
@@ -28,9 +28,7 @@ SHOWN = ["annotator_id", "n_votes", *(f"{name}{end}" for name in ("reliability",
 class AnnotatorModelConfig(JointParams, WindowParams, dg.Config):
     """How the joint model is fitted, to which votes, and how long a window of figures over time is."""
 
-    change_seq: int | None = Field(
-        default=None, ge=1, description="Vote seq at which taste changed; what completions were worth before says nothing of them since"
-    )
+    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all votes there are"
     )
@@ -62,7 +60,7 @@ def annotator_model(
     try:
         learnt = learn_annotators(
             cast,
-            apart(shown, cast, config.change_seq),
+            apart(shown, cast, TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq)),
             efforts=store.votes.efforts(up_to_seq=up_to_seq),
             passes=passes_known(cast, store, up_to_seq),
             params=config,

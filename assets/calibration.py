@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, rule, standing, tracked, with_bounds
-from assets.votes import passes_known, votes_known
+from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
 from rlhf_pipeline.calibration import (
     CalibrationParams,
     all_ceilings,
@@ -28,15 +28,16 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry, opening_recorder
+from rlhf_pipeline.reward_model import AcceptanceParams
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import judged_ids, latest_pairs, open_test_split
+from rlhf_pipeline.votes import TasteChanges, judged_ids, latest_pairs, open_test_split
 
 
 @with_bounds
-class CalibrationConfig(CalibrationParams, dg.Config):
-    """Which methods are tried, how they are compared, and which votes count less."""
+class CalibrationConfig(CalibrationParams, AcceptanceParams, dg.Config):
+    """Which methods are tried, how they are compared, which votes count less, and when a reward model is refused."""
 
-    change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
     )
@@ -54,11 +55,12 @@ def calibration(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if it predicts no worse than the last one."""
+    """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if it is not refused and predicts no worse."""
     pairs, judge = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), champions.judge(reward_model)
     assert judge is not None  # a version was given
     told = progress("calibration")
     said = votes_known(votes, store, config.up_to_seq)
+    changes = TasteChanges.from_log(store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq)
     passes, comparisons = passes_known(said, store, config.up_to_seq), store.comparisons.with_ids(judged_ids(said))
     calibrator, report = calibrate_version(
         reward_model,
@@ -68,18 +70,20 @@ def calibration(
         comparisons,
         config,
         passes=passes,
-        change_seq=config.change_seq,
+        taste_changes=changes,
         record=opening_recorder(registry),
         progress=told,
     )
     calib = pairs[pairs["split"] == "calib"]
-    settled = champions.settle(reward_model, judge.reward_model, calibrator, report, calib, since_seq=config.change_seq, progress=told)
+    settled = champions.settle(
+        reward_model, judge.reward_model, calibrator, report, calib, taste_changes=changes, acceptance=config, progress=told
+    )
     report, fitted = settled.report, settled.judge
     # What was not calibrated for want of pairs has no out-of-sample predictions that drift could be measured from.
     # Frozen with the model: drift is measured from one place.
     if report.candidates and report.may_serve and champions.reference_window(reward_model.label) is None:
         p_chosen, embed = fitted.p_chosen(calib, progress=told), partial(fitted.embed, progress=told)
-        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=embed, since_seq=config.change_seq)
+        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=embed, taste_changes=changes)
         champions.save_reference_window(reward_model, window)
     with tracked(context, registry) as run:
         if champions.reference_folder(reward_model).exists():
@@ -99,7 +103,8 @@ def calibration(
                     report.calibrated.log_loss.value <= report.raw.log_loss.value + 0.01,
                     f"{report.method} raises the log loss on unseen votes from {report.raw.log_loss.value:.3f} to "
                     f"{report.calibrated.log_loss.value:.3f}: the calibration split is small or unlike the test split.",
-                )
+                ),
+                rule("may become champion", report.refusal is None, settled.told),
             ],
             headline=(
                 f"{report.method}: ECE without its noise {report.raw.ece_debiased} → {report.calibrated.ece_debiased}, "

@@ -51,12 +51,15 @@ def gate(
 
 
 def _mismatches(evaluation: Evaluation, candidate: ModelVersion, champions: Champions) -> list[str]:
-    """An evaluation speaks for the two models it compared, and for no others."""
+    """An evaluation speaks for the two models it compared, and a reward model that may not serve judges none."""
     champion, found = champions.policy(), []
     if evaluation.candidate != candidate.label:
         found.append(f"the evaluation is of {evaluation.candidate}, the candidate is {candidate.label}: materialise evaluation again")
     if evaluation.champion not in (champion.label, candidate.parent if champion.label == candidate.label else None):
         found.append(f"the evaluation is against {evaluation.champion}, the champion is {champion.label}: materialise evaluation again")
+    refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
+    if refusal is not None:
+        found.append(f"the reward model that judged was refused: {refusal.cause}")
     return found
 
 

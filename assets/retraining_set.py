@@ -8,20 +8,22 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, schema_checked, standing, usually, with_bounds
+from assets.votes import ONE_MORE_CHANGE
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.expectations import Expectation, Outcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
-from rlhf_pipeline.votes import latest_pairs
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import TasteChanges, latest_pairs
 
 
 @with_bounds
 class RetrainingSetConfig(SelectionParams, dg.Config):
     """How many pairs, ranked by what, and which votes count less."""
 
-    change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
 
 
 @dg.asset(**standing("retraining_set", "improve", "parquet"))
@@ -35,13 +37,21 @@ def retraining_set(
     reward_model: ModelVersion,
     calibration: CalibrationReport,
     champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """By information: where the reward model is unsure, and where it disagreed with people. Never an evaluation split or a frozen prompt."""
     pairs, judge, frozen = latest_pairs(preference_pairs, votes), champions.judge(reward_model), frozen_prompt_ids(frozen_prompts())
     assert judge is not None  # a version was given
     scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
-    frame = select(pairs, scores, reflection_log, config, change_seq=config.change_seq, frozen_prompt_ids=frozen)
+    frame = select(
+        pairs,
+        scores,
+        reflection_log,
+        config,
+        taste_changes=TasteChanges.from_log(store.taste_changes.all(), change_seq=config.change_seq),
+        frozen_prompt_ids=frozen,
+    )
     rule = Expectation(type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True)
     problems = verify_retraining_set(frame, frozen, config.min_pairs)
     checks = [Outcome(expectation=rule, passed=not problems, message=" ".join(problems) or rule.type)]

@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
-from assets.votes import passes_known, votes_known
+from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
@@ -26,7 +26,7 @@ from rlhf_pipeline.reward_model import (
     why_not_from,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import latest_pairs, shown_ceiling
+from rlhf_pipeline.votes import TasteChanges, latest_pairs, shown_ceiling
 
 
 @with_bounds
@@ -39,7 +39,7 @@ class RewardModelConfig(RewardModelParams, dg.Config):
     """How the reward model is fitted, and which votes count less."""
 
     fine_tuning: FineTuningConfig = Field(default_factory=FineTuningConfig, description="What kind transformer has beside these")
-    change_seq: int | None = Field(default=None, ge=1, description="Vote seq at which taste changed; votes before it are down-weighted")
+    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
         default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
     )
@@ -69,8 +69,8 @@ def reward_model(
     unfinished = settings.models / "reward_models" / f"{value_hash(pairs)[:12]}-{parent}"
     model = unfitted(config, champions.encoder(), checkpoints=unfinished)
     start, instead = _start(champion, model)
-    change = config.change_seq
-    since = None if change is None else said[said["seq"] >= change]
+    changes = TasteChanges.from_log(store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq)
+    since = said[said["seq"] >= changes.latest_seq] if changes else None
     fitted = fit_reward_model(
         pairs,
         config,
@@ -79,9 +79,9 @@ def reward_model(
         ceiling=shown_ceiling(said, passes=passes_known(said, store, config.up_to_seq)),
         ceiling_since_change=None
         if since is None
-        else shown_ceiling(since, passes=passes_known(since, store, config.up_to_seq, since_seq=change)),
+        else shown_ceiling(since, passes=passes_known(since, store, config.up_to_seq, since_seq=changes.latest_seq)),
         warm_start=start,
-        change_seq=change,
+        taste_changes=changes,
         up_to_seq=config.up_to_seq,
         record=opening_recorder(registry),
         progress=progress("reward_model"),
@@ -95,7 +95,10 @@ def reward_model(
             Path(folder) / "reward_model",
             run=run,
             metrics=metrics,
-            params=config.told() | encoder_told(fitted.model) | {"weight_before_change": report.weight_before_change},
+            params=config.told()
+            | encoder_told(fitted.model)
+            | {"weight_before_change": report.weight_before_change}
+            | ({"taste_changes": changes.to_json()} if changes else {}),
             parent=champion.label if champion and start else None,
             data_hash=report.data_hash,
             data_seq=report.max_seq,

@@ -14,6 +14,8 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import agreement, by_people, ceilings, last_words, shown_ceiling
 from rlhf_pipeline.votes.ceilings import MEASURES
 
+ONE_MORE_CHANGE = "First vote seq of one more change of taste, for this run alone; recorded changes count in any case"
+
 votes_inbox = dg.AssetSpec(
     "votes_inbox",
     group_name="feedback",

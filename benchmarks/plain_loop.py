@@ -26,7 +26,7 @@ from rlhf_pipeline.calibration import (
     reliability_diagram,
     voted_rows,
 )
-from rlhf_pipeline.champions import Champions, Judge, not_worse
+from rlhf_pipeline.champions import Champions, Judge, assess
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
 from rlhf_pipeline.config import Settings
@@ -230,15 +230,15 @@ class PlainScript:
             run.log_text(evidently.html().decode(), "evidently.html")
             run.log_figure(reliability_diagram(report), "reliability_diagram.png")
             run.log_figure(reliability_by_group(report) or b"", "reliability_by_group.png")
-            promoted, reason = not_worse(judge, self.champions.judge(), calib)
+            verdict = assess(judge, self.champions.judge(), calib, ceiling=report.noise_ceiling)
             self.keep(run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value})
-            if promoted:
-                self.champions.promote("reward_model", version, reason=reason, actor="benchmark")
+            if verdict.is_accepted:
+                self.champions.promote("reward_model", version, reason=verdict.reason, actor="benchmark")
         frozen = frozen_prompts()
         with self.stage("retraining_set") as run:
             reflections = self.files.read_days("reflection_log", self.files.days("reflection_log"))
             scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
-            frame = select(pairs, scores, reflections, SelectionParams(), change_seq=None, frozen_prompt_ids=frozen_prompt_ids(frozen))
+            frame = select(pairs, scores, reflections, SelectionParams(), frozen_prompt_ids=frozen_prompt_ids(frozen))
             assert not verify_retraining_set(frame, frozen_prompt_ids(frozen), SelectionParams().min_pairs)
             self.keep(run, "retraining_set", frame, {"n_pairs": len(frame)})
         with self.stage("candidate_model") as run:

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 import pandas as pd
 
 from rlhf_pipeline.calibration import CalibrationParams, calibrate, evidently_calibration_report
-from rlhf_pipeline.champions import Judge, not_worse
+from rlhf_pipeline.champions import Judge, assess
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.reference import Window, current_window, reference_window
@@ -24,11 +24,11 @@ from rlhf_pipeline.records import DriftEvent, ModelVersion, TriggerEvidence, utc
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.reward_model import Encoder, RewardModelParams, fit_reward_model
-from rlhf_pipeline.votes import preference_pairs, shown_ceiling, to_log
+from rlhf_pipeline.votes import TasteChanges, preference_pairs, shown_ceiling, to_log
 from rlhf_pipeline.votes.test_split import Recorder
 
 NAME = "real.reward_model"
-DEFAULTS = {name: Settings.model_fields[name].default for name in ("min_new_pairs", "refit_after_pairs")}
+DEFAULTS = {name: Settings.model_fields[name].default for name in ("min_new_pairs", "refit_after_pairs", "retry_after_pairs")}
 
 
 @dataclass
@@ -62,6 +62,8 @@ class RealDays:
     _fired_seq: int = 0
     _n_decided: int = 0
     _held_from: int = 0
+    _changed_at: list[int] = field(default_factory=list)
+    _refused_at: int | None = None
 
     def live(self) -> "RealDays":
         usable = self.comparisons[self.comparisons["flag"].isna()]
@@ -88,7 +90,7 @@ class RealDays:
         self.reflections.append(rows)
         verdict = self._report(day, rows) if len(rows) else "no model yet"
         if self._is_due(last_seq):
-            self._learn(last_seq, None, "enough voted comparisons")
+            self._learn(last_seq, "enough voted comparisons")
         fired = self._decide(day, last_seq)
         error = rows["is_error"].dropna().astype(float)
         self.told(
@@ -136,6 +138,8 @@ class RealDays:
     def _is_due(self, seq: int) -> bool:
         """The learning sensor's rule; and where the first days gave nothing to calibrate with, the first that do are not waited past."""
         seen = self.votes[self.votes["seq"] <= seq]
+        if self._refused_at is not None:
+            return bool(seen[seen["seq"] > self._refused_at]["comparison_id"].nunique() >= DEFAULTS["retry_after_pairs"])
         if self.serving is None:
             return bool(seen["comparison_id"].nunique() >= DEFAULTS["min_new_pairs"])
         new = seen[seen["seq"] > (self.serving.judge.version.data_seq or 0)]["comparison_id"].nunique()
@@ -143,16 +147,16 @@ class RealDays:
         n_calib = seen[seen["comparison_id"].isin(in_calib)]["comparison_id"].nunique()
         return bool(new >= DEFAULTS["refit_after_pairs"] or (not self.serving.is_calibrated and n_calib >= CalibrationParams().min_pairs))
 
-    def _learn(self, seq: int, change_seq: int | None, reason: str) -> None:
+    def _learn(self, seq: int, reason: str) -> None:
         """Reward model and calibration on all votes up to `seq`; it serves if it predicts unseen pairs no worse than the last."""
         seen = self.votes[self.votes["seq"] <= seq]
         pairs = preference_pairs(seen, self.comparisons[self.comparisons["comparison_id"].isin(seen["comparison_id"])])
-        before = self.serving
+        before, changes = self.serving, TasteChanges(max(self._changed_at, default=None))
         fitted = fit_reward_model(
             pairs,
             RewardModelParams(),
             encoder=self.encoder,
-            change_seq=change_seq,
+            taste_changes=changes,
             warm_start=before.judge.reward_model if before else None,
             record=self.record,
         )
@@ -164,19 +168,22 @@ class RealDays:
         params = CalibrationParams(allow_uncalibrated=never, weight_before_change=fitted.report.weight_before_change)
         calibrator, report = calibrate(
             pairs, fitted.model, params, reward_model_label=version.label, data_hash=version.data_hash or "",
-            noise_ceiling=shown_ceiling(seen), change_seq=change_seq, record=self.record,
+            noise_ceiling=shown_ceiling(seen), taste_changes=changes, record=self.record,
         )  # fmt: skip
         judge = Judge(version, fitted.model, calibrator, f"{report.method}@{version.version}")
-        promoted, why = not_worse(judge, before.judge if before else None, pairs[pairs["split"] == "calib"], since_seq=change_seq)
-        facts = f"{reason}: {version.label} on {fitted.report.n_train} pairs, {report.method}, {why}"
-        self.told(f"  {facts}{'' if promoted else '; the old one goes on'}")
+        calib = pairs[pairs["split"] == "calib"]
+        verdict = assess(judge, before.judge if before else None, calib, taste_changes=changes, ceiling=report.noise_ceiling)
+        facts = f"{reason}: {version.label} on {fitted.report.n_train} pairs, {report.method}, {verdict.reason}"
+        self.told(f"  {facts}{'' if verdict.is_accepted else '; the old one goes on'}")
         self.decisions.append(facts)
-        if not promoted:
+        self._refused_at = seq if verdict.is_refused else None
+        if not verdict.is_accepted:
             return
         reference = None
         if report.candidates:
-            calib = pairs[pairs["split"] == "calib"]
-            reference = reference_window(calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed, since_seq=change_seq)
+            reference = reference_window(
+                calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed, taste_changes=changes
+            )
         self.models.append(Served(judge, seq + 1, reason, reference, bool(report.candidates)))
 
     def _decide(self, day: str, seq: int) -> str:
@@ -197,8 +204,10 @@ class RealDays:
         self.decisions.append(f"{day}{text}")
         if decision.action == "fire":
             self._fired_at, self._fired_seq, self._held_from = now, seq, len(self.events)
+            if decision.change_seq is not None:
+                self._changed_at.append(decision.change_seq)
             try:
-                self._learn(seq, decision.change_seq, "drift")
+                self._learn(seq, "drift")
             except NotEnoughData as few:
                 text += f"; not refitted: {few}"
         return text

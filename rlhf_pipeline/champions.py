@@ -34,12 +34,15 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Record, content_hash, folder_hash, utc_now
+from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Record, Refusal, content_hash, folder_hash, utc_now
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model import AcceptanceParams, EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness
 from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.reward_model.encoder import EncoderChoice
+from rlhf_pipeline.reward_model.judging import margins_of
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 ROUNDING = 1e-9  # nats: two losses no further apart are the same
 
@@ -146,6 +149,15 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Assessment:
+    """Whether a reward model may take the champion's place, and why. A refused one stays candidate until a person promotes it."""
+
+    is_accepted: bool
+    reason: str
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
 class Settled:
     """What a calibration came to: its report and calibrator as stored, and whether they change what serves."""
 
@@ -159,6 +171,8 @@ class Settled:
     @property
     def told(self) -> str:
         label = self.judge.label
+        if self.report.refusal is not None:
+            return f"{label} was refused and stays candidate: {self.reason}"
         if not self.was_champion:
             return f"{label} is {'' if self.takes_over else 'not '}champion: {self.reason}"
         serves = f"predicts through {self.judge.calibrator_version} now" if self.report.may_serve else f"keeps its calibrator {self.before}"
@@ -299,6 +313,11 @@ class Champions:
         report, calibrator = stored
         return Judge(version, model, calibrator_from_json(calibrator), f"{report.method}@{report.calibrator_version}")
 
+    def refusal(self, label: str) -> Refusal | None:
+        """Why the reward model `name@version` may not become champion; None where it may, or where a person has promoted it."""
+        stored, champion = self.store.calibrations.latest(label), self.registry.get("reward_model", "champion")
+        return None if stored is None or (champion is not None and champion.label == label) else stored[0].refusal
+
     def noise_ceiling(self) -> Interval | None:
         """Of the votes behind the latest calibration: what stands beside an accuracy for which no votes are at hand; None before it."""
         reports = self.store.calibrations.log()
@@ -316,26 +335,33 @@ class Champions:
         report: CalibrationReport,
         calib: pd.DataFrame,
         *,
-        since_seq: int | None = None,
+        taste_changes: TasteChanges = NO_CHANGES,
+        acceptance: AcceptanceParams | None = None,
         promote: bool = True,
         progress: Progress = silent,
     ) -> Settled:
         """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split what it changes.
 
         Another version's calibrator serves once that version is champion, which is the caller's to do where `takes_over`; the champion's
-        own serves from here on, if it predicts no worse than the one there is. Without `promote` nothing that serves changes.
+        own serves from here on, if it predicts no worse than the one there is. Without `promote` nothing that serves changes. Why a
+        version is refused (`assess`) stands in the report.
         """
         serving = self.registry.get("reward_model", "champion")
         was_champion = serving is not None and serving.label == version.label
         champion = self._calibrated(version, reward_model) if was_champion else self.judge()
         new = Judge(version, reward_model, calibrator, report.method)
-        better, reason = not_worse(new, champion, calib, since_seq=since_seq, progress=progress)
+        assessment = assess(
+            new, champion, calib, taste_changes=taste_changes, ceiling=report.noise_ceiling, params=acceptance, progress=progress
+        )
+        better, reason = assessment.is_accepted, assessment.reason
         if better and not promote:
             better, reason = False, "not asked for"
-        number = self.store.calibrations.add(report.model_copy(update={"may_serve": better or not was_champion}), calibrator.to_json())
+        refusal = Refusal(cause=reason, data_seq=version.data_seq or 0) if assessment.is_refused else None
+        report = report.model_copy(update={"may_serve": better or not was_champion, "refusal": refusal})
+        number = self.store.calibrations.add(report, calibrator.to_json())
         return Settled(
             judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
-            report=report.model_copy(update={"calibrator_version": number, "may_serve": better or not was_champion}),
+            report=report.model_copy(update={"calibrator_version": number}),
             was_champion=was_champion,
             takes_over=better and not was_champion,
             before="none" if champion is None else champion.calibrator_version,
@@ -363,16 +389,57 @@ class Champions:
         return version
 
 
-def not_worse(
-    new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, since_seq: int | None = None, progress: Progress = silent
-) -> tuple[bool, str]:
+def assess(
+    new: Judge,
+    champion: Judge | None,
+    calib: pd.DataFrame,
+    *,
+    taste_changes: TasteChanges = NO_CHANGES,
+    ceiling: Interval | None = None,
+    params: AcceptanceParams | None = None,
+    progress: Progress = silent,
+) -> Assessment:
+    """Whether `new` may take the champion's place, by pairs of the calib split voted on since the last of `taste_changes`.
+
+    It is refused where it is too weak, where it is less accurate than the champion on the latest window, and where no pair was voted on
+    since the change; otherwise the log loss decides (`not_worse`). Of the champion's own version only calibrators are compared.
+    """
+    counted = calib[taste_changes.is_current(calib)]
+    if champion is None or champion.label != new.label:
+        cause = _refusal_cause(new, champion, calib, counted, ceiling, params or AcceptanceParams(), progress)
+        if cause is not None:
+            return Assessment(is_accepted=False, reason=cause, is_refused=True)
+    return Assessment(*not_worse(new, champion, counted, progress=progress))
+
+
+def _refusal_cause(
+    new: Judge,
+    champion: Judge | None,
+    calib: pd.DataFrame,
+    counted: pd.DataFrame,
+    ceiling: Interval | None,
+    params: AcceptanceParams,
+    progress: Progress,
+) -> str | None:
+    rival = None if champion is None or champion.lost is not None else champion
+    if counted.empty:
+        is_blind = rival is not None and not calib.empty
+        return f"none of {len(calib)} held-out pairs was voted on since the last change of taste" if is_blind else None
+    margins = margins_of(new.reward_model, counted, progress=progress)
+    causes = [find_weakness(counted, margins, ceiling, params)]
+    if rival is not None:
+        causes.append(find_regression(counted, margins, margins_of(rival.reward_model, counted, progress=progress), params))
+    return "; ".join(cause for cause in causes if cause) or None
+
+
+def not_worse(new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, progress: Progress = silent) -> tuple[bool, str]:
     """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to must not be higher.
 
     `held_out` are pairs of the calib split: what serves is chosen there, the test split only says how good the choice is. Both models
     are recalibrated on them with prompts held out, since either's own calibrator may have seen them; and where the champion serves
     worse than that, it is taken as it serves: after a reversal of taste it is surely wrong, which a new calibration would hide. So no
-    model loses to itself. After a change of taste only pairs voted since count: both are asked about the taste there is now. Without any
-    vote to compare by the new one serves: it has learnt from more. So it does where the champion cannot be loaded.
+    model loses to itself. Without any vote to compare by the new one serves: it has learnt from more. So it does where the champion
+    cannot be loaded.
 
     Where `new` is the champion's own version, the two calibrators are compared in that way, each by its own method.
     """
@@ -380,8 +447,6 @@ def not_worse(
         return True, "first reward model"
     if champion.lost is not None:
         return True, f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.lost}"
-    if since_seq is not None and (held_out["max_seq"] >= since_seq).any():
-        held_out = held_out[held_out["max_seq"] >= since_seq]
     if new.label == champion.label:
         return _calibrator_not_worse(new, champion, held_out, progress)
     try:

@@ -175,6 +175,12 @@ class Settings(BaseModel):
     refit_after_pairs: int = Field(
         default=5000, ge=10, le=1_000_000_000, description="New ones before it is refitted without a detected change"
     )
+    retry_after_pairs: int = Field(
+        default=50,
+        ge=1,
+        le=1_000_000_000,
+        description="New ones before the next try, after a reward model was refused or a fit lacked data",
+    )
     executor: Literal["in_process", "multiprocess"] = Field(
         default="in_process", description="Where the steps of a run are executed: in the run's own process, or each in one of its own"
     )

@@ -25,6 +25,7 @@ PipelineError
 │   ├── ModelNotFound          no such folder, version or alias
 │   │   └── EncoderNotFound    no such encoder, or none that can be fetched now
 │   ├── ModelHashMismatch      the files are not those that were registered
+│   ├── ModelRefused           a reward model that may not become champion, promoted without --force
 │   └── TrainingFailed
 ├── ArtefactError              a stored frame or record that cannot be read or written
 │   └── MissingPartition
@@ -119,6 +120,9 @@ class EncoderNotFound(ModelNotFound):
 
 
 class ModelHashMismatch(ModelError): ...
+
+
+class ModelRefused(ModelError): ...
 
 
 class TrainingFailed(ModelError): ...

@@ -1,45 +1,74 @@
-"""The learning sensor: a first reward model once there are enough voted comparisons, a later one after many more."""
+"""The learning sensor: a first reward model once there are enough votes, a later one after many more, or a few after a refusal."""
+
+from dataclasses import dataclass
 
 import dagster as dg
 
 from jobs.feedback import learning
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
 from sensors.runs import replay_first, unseen
-
-PAIRS_PER_TRY = 50  # a fit that failed for lack of data is tried again after so many more voted comparisons
 
 
 def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(name="learning", job=learning, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
     def learn(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
-        """Requests reward model and calibration when enough comparisons were voted on beyond the champion's data."""
+        """Requests reward model and calibration when enough comparisons were voted on beyond what the latest model learnt from."""
         if waiting := replay_first(store):
             return waiting
-        if short := pairs_short(settings, store):
-            return dg.SkipReason(short)
-        champion = store.promotions.champion(model_name(settings))
-        n = store.votes.n_voted_comparisons(after_seq=champion.data_seq or 0 if champion else 0)
-        key = f"learning:{settings.project}:{champion.version if champion else 0}:{n // PAIRS_PER_TRY}"
+        due = next_fit(settings, store)
+        if due.short:
+            return dg.SkipReason(due.short)
+        key = f"learning:{settings.project}:{due.after}:{due.n // settings.retry_after_pairs}"
         requests = unseen(context.instance, [dg.RunRequest(run_key=key)])
         return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason(f"{key} was requested before")
 
     return learn
 
 
+@dataclass(frozen=True)
+class NextFit:
+    """Voted comparisons beyond what a model learnt from, and how many the next fit needs."""
+
+    after: str  # version of that model, 0 before the first; a refused one is named so
+    n: int
+    needed: int
+
+    @property
+    def short(self) -> str | None:
+        """What is missing to learn, in words; None where there are enough."""
+        known = "nothing" if self.after == "0" else self.after
+        return f"{self.n} of {self.needed} voted comparisons beyond {known}" if self.n < self.needed else None
+
+
+def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
+    """The first fit, a refit, or the next try after a reward model was refused; by votes up to that seq."""
+    champion = store.promotions.champion(model_name(settings))
+    latest = store.calibrations.newest()
+    if latest is not None and latest.refusal is not None and (champion is None or latest.reward_model != label_of(champion)):
+        after, data_seq, needed = f"refused-{latest.reward_model.rpartition('@')[2]}", latest.refusal.data_seq, settings.retry_after_pairs
+    elif champion is not None:
+        after, data_seq, needed = str(champion.version), champion.data_seq or 0, settings.refit_after_pairs
+    else:
+        after, data_seq, needed = "0", 0, settings.min_new_pairs
+    return NextFit(after, store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq), needed)
+
+
 def is_uncalibrated(settings: Settings, store: Store) -> bool | None:
     """Whether the champion serves raw probabilities because there was too little to calibrate it with; None before the first."""
     champion = store.promotions.champion(model_name(settings))
-    latest = store.calibrations.latest(f"{champion.model_name}@{champion.version}") if champion else None
+    latest = store.calibrations.latest(label_of(champion)) if champion else None
     return not latest[0].candidates if latest else None
 
 
 def pairs_short(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> str | None:
     """What is missing to learn, in words; None where votes up to that seq are enough."""
-    champion = store.promotions.champion(model_name(settings))
-    needed = settings.refit_after_pairs if champion else settings.min_new_pairs
-    n = store.votes.n_voted_comparisons(after_seq=champion.data_seq or 0 if champion else 0, up_to_seq=up_to_seq)
-    return f"{n} of {needed} voted comparisons beyond {champion.version if champion else 'nothing'}" if n < needed else None
+    return next_fit(settings, store, up_to_seq=up_to_seq).short
+
+
+def label_of(promotion: Promotion) -> str:
+    return f"{promotion.model_name}@{promotion.version}"
 
 
 def model_name(settings: Settings) -> str:

@@ -159,7 +159,7 @@ class Replay:
 
     def _refit(self, decision: TriggerDecision, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         name, number = f"decision-{decision.decision_id}", int(decision.decision_id or 0)
-        step = self._asked(name, day, seq, learning.name, self._learn(self._knowable(day, seq), decision.change_seq), may_lack_data=True)
+        step = self._asked(name, day, seq, learning.name, self._learn(self._knowable(day, seq)), may_lack_data=True)
         runs = self._runs(day, seq, name)
         if runs:
             self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
@@ -169,10 +169,10 @@ class Replay:
             self.store.decisions.mark_finished(number, succeeded=succeeded, error=error)
         return step
 
-    def _learn(self, seq: int, change_seq: int | None = None) -> dict[str, dict[str, Any]]:
+    def _learn(self, seq: int) -> dict[str, dict[str, Any]]:
         """No vote above `seq` is learnt from. Only what has never been calibrated may go on without."""
         never = is_uncalibrated(self.settings, self.store) is not False
-        config: dict[str, Any] = {"up_to_seq": seq, **({} if change_seq is None else {"change_seq": change_seq})}
+        config: dict[str, Any] = {"up_to_seq": seq}
         return {"annotator_model": config, "reward_model": config, "calibration": {**config, "allow_uncalibrated": never}}
 
     def _asked(

@@ -80,14 +80,12 @@ def run_key(project: str, decision: TriggerDecision) -> str:
 
 
 def run_config(decision: TriggerDecision) -> dict[str, object]:
-    """Votes before the change are down-weighted by reward model, calibration and selection alike, and labels since rest on no utility of before.
+    """All that learn know the votes that the decision knew: a run that comes late, or is done again from its failed step, finds labels of
+    the same votes as pairs.
 
-    All that learn know the votes that the decision knew: a run that comes late, or is done again from its failed step, finds labels of the
-    same votes as pairs.
+    The change itself is in the store, recorded with the decision: one that is retracted meanwhile does not count.
     """
-    change = {} if decision.change_seq is None else {"change_seq": decision.change_seq}
     known = decision.evidence.get("looked_at", {}).get("max_seq")
-    learning = change if known is None else change | {"up_to_seq": known}
-    config = {**dict.fromkeys(("annotator_model", "reward_model", "calibration"), learning), "retraining_set": change}
-    ops = {stage: {"config": values} for stage, values in config.items() if values}
-    return {"ops": ops} if ops else {}
+    if known is None:
+        return {}
+    return {"ops": {stage: {"config": {"up_to_seq": known}} for stage in ("annotator_model", "reward_model", "calibration")}}

@@ -23,6 +23,7 @@ from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.before_change import change_weights
 from rlhf_pipeline.votes import n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
+from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder
 
 
@@ -69,7 +70,7 @@ def calibrate(
     noise_ceiling: Interval | None = None,
     groups: Groups | None = None,
     group_ceilings: Ceilings | None = None,
-    change_seq: int | None = None,
+    taste_changes: TasteChanges = NO_CHANGES,
     fitted_at: datetime | None = None,
     record: Recorder = to_log,
     progress: Progress = silent,
@@ -79,13 +80,13 @@ def calibrate(
     The test split is opened only after the calibrator was chosen, and `record` is told. `groups` (what by -> comparison id -> group) and
     `group_ceilings` (what by -> group -> noise ceiling) give the measures of each group beside those of all.
 
-    With too few pairs and `allow_uncalibrated` it is none, untried. Where a change of taste is given, pairs voted before it
-    count `weight_before_change` in both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
+    With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last of `taste_changes` in their
+    category count `weight_before_change` in both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
     score), ConfigurationError (unknown method).
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, change_seq, progress)
+    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, taste_changes, progress)
     is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
     if (is_thin and not params.allow_uncalibrated) or not n_test:
         raise NotEnoughData(
@@ -94,7 +95,7 @@ def calibrate(
         )
     calibrator, candidates = (NoCalibration(), {}) if is_thin else _chosen(calib, params)
     opened = open_test_split(pairs, model=reward_model_label, purpose="calibration report", record=record)
-    test = _rows(opened, reward_model, params, change_seq, progress)
+    test = _rows(opened, reward_model, params, taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
             f"None of {n_test} test pairs counts: none has votes (a majority, where that is the target), or all were voted on before a "
@@ -124,7 +125,7 @@ def fit_calibrator(
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, None, progress)
+    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, NO_CHANGES, progress)
     if calib.n_pairs < params.min_pairs:
         raise NotEnoughData(
             f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. Collect votes on more prompts."
@@ -147,7 +148,7 @@ def recalibrated_loss(
     InvalidScores for a NaN score.
     """
     params = params or CalibrationParams()
-    rows = _rows(pairs.sort_values("comparison_id", ignore_index=True), reward_model, params, None, progress)
+    rows = _rows(pairs.sort_values("comparison_id", ignore_index=True), reward_model, params, NO_CHANGES, progress)
     try:
         return min(_held_out_loss(name, rows, params) for name in ([method] if method else _methods(params)))
     except NotEnoughData:
@@ -188,9 +189,7 @@ def _methods(params: CalibrationParams) -> list[str]:
     return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
 
 
-def _rows(
-    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams, change_seq: int | None, progress: Progress
-) -> VoteRows:
+def _rows(pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams, changes: TasteChanges, progress: Progress) -> VoteRows:
     """Of pairs of one split. For votes, each pair is two rows, weighted by the votes for each side; pairs of ties alone are none."""
     majority_only = params.target == "majority"
     used = pairs[(pairs["n_votes"] > 0) & ((pairs["agreement"] > 0.5) | (not majority_only))].reset_index(drop=True)
@@ -202,7 +201,7 @@ def _rows(
     margins = np.where(chose_a, 1.0, -1.0) * (scores[:n] - scores[n:])
     agreement = np.ones(n) if majority_only else used["agreement"].to_numpy(dtype=np.float64)
     votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
-    counting = change_weights(used, change_seq, params.weight_before_change)
+    counting = change_weights(used, changes, params.weight_before_change)
     weights = votes * counting
     groups, ids = group_index(used["prompt_id"].to_numpy(), n), used["comparison_id"].to_numpy(dtype=object)
     both = np.concatenate([weights * agreement, weights * (1 - agreement)])

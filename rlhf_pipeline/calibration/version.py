@@ -13,7 +13,7 @@ from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges, shown_ceiling
 from rlhf_pipeline.votes.test_split import Recorder, to_log
 
 
@@ -27,7 +27,7 @@ def calibrate_version(
     *,
     passes: pd.DataFrame | None = None,
     weight_before_change: float | None = None,
-    change_seq: int | None = None,
+    taste_changes: TasteChanges = NO_CHANGES,
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> tuple[Calibrator, CalibrationReport]:
@@ -48,7 +48,7 @@ def calibrate_version(
         noise_ceiling=shown_ceiling(votes, passes=passes),
         groups=groups,
         group_ceilings=ceilings_by_group(votes, groups, passes=passes),
-        change_seq=change_seq,
+        taste_changes=taste_changes,
         record=record,
         progress=progress,
     )

@@ -8,6 +8,7 @@ from rlhf_pipeline.cli import (
     annotation,
     audit,
     cache,
+    changes,
     comparisons,
     demo,
     dev,
@@ -53,6 +54,7 @@ app.add_typer(models.app, name="models")
 app.add_typer(comparisons.app, name="comparisons")
 app.add_typer(votes.app, name="votes")
 app.add_typer(reward.app, name="reward")
+app.add_typer(changes.app, name="changes")
 app.add_typer(users.app, name="users")
 app.add_typer(annotation.guidelines, name="guidelines")
 app.add_typer(annotation.rules, name="rules")

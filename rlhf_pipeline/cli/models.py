@@ -7,7 +7,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.showing import echo, show
-from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.errors import ModelNotFound, ModelRefused
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Kind, Registry, ceiling_beside, is_accuracy
 
@@ -66,6 +66,9 @@ def promote(
         str, typer.Argument(metavar="NAME@VERSION", help="Such as demo.policy@1; an alias, as in demo.policy@previous, will do.")
     ],
     reason: Annotated[str, typer.Option(help="Why; kept in the history of promotions.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even a reward model that was refused; the cause is kept with the reason.")
+    ] = False,
 ) -> None:
     """Make a version the champion, in the registry and in the history of promotions: also the way back to an earlier one."""
     if not reason.strip():
@@ -73,6 +76,11 @@ def promote(
     workspace = Workspace.here()
     workspace.require_initialised()
     kind, version = find_version(workspace.registry, model)
+    refusal = workspace.champions.refusal(version.label)
+    if refusal is not None and not force:
+        raise ModelRefused(f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it all the same with --force.")
+    if refusal is not None:
+        reason = f"{reason} (forced, although {refusal.cause})"
     before = workspace.store.promotions.champion(version.name)
     workspace.champions.promote(kind, version, reason=reason, actor="rlhf models promote")
     was = f"{version.name}@{before.version}" if before else "none"

@@ -25,6 +25,7 @@ from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, opening_recorder, openings
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
+    AcceptanceParams,
     Encoder,
     RewardModel,
     RewardModelParams,
@@ -33,13 +34,17 @@ from rlhf_pipeline.reward_model import (
 )
 from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
-from rlhf_pipeline.votes import judged_ids, shown_ceiling
+from rlhf_pipeline.votes import TasteChanges, judged_ids, shown_ceiling
 
 app = typer.Typer(help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True)
 Data = Annotated[
     Path | None, typer.Option(help="What `rlhf votes prepare` wrote; default data/vote_predictor_training_data.jsonl below RLHF_HOME.")
 ]
 OF_LOOP = {"weight_before_change", "allow_mixed_annotators", "n_resamples"}  # of RewardModelParams, whatever kind is fitted
+
+
+class CalibrateParams(CalibrationParams, AcceptanceParams):
+    """How a calibrator is chosen, and when its reward model is refused."""
 
 
 @app.callback()
@@ -62,7 +67,9 @@ def train(
     ] = None,
     retrain: Annotated[bool, typer.Option("--retrain", help="Start from the champion instead of anew.")] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="Start from this folder instead.")] = None,
-    change_seq: Annotated[int | None, typer.Option(min=1, help="Vote seq at which taste changed; votes before it count less.")] = None,
+    change_seq: Annotated[
+        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write; default models/vote_predictor_checkpoint below RLHF_HOME.")] = None,
     changes: Changes = None,
 ) -> None:
@@ -75,7 +82,8 @@ def train(
     start, parent = _start(workspace, retrain=retrain, checkpoint=checkpoint)
     encoder = workspace.champions.encoder(start)
     params, model = _unfitted(kind, label, changes, folder, encoder)
-    since = None if change_seq is None else said[said["seq"] >= change_seq]
+    taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq)
+    since = said[said["seq"] >= taste.latest_seq] if taste else None
     with bar(f"reward model ({kind})") as progress:
         fitted = fit_reward_model(
             pairs,
@@ -85,9 +93,9 @@ def train(
             ceiling=shown_ceiling(said, passes=passes_so_far(workspace.store, said, seq)),
             ceiling_since_change=None
             if since is None
-            else shown_ceiling(since, passes=passes_so_far(workspace.store, since, seq, since_seq=change_seq)),
+            else shown_ceiling(since, passes=passes_so_far(workspace.store, since, seq, since_seq=taste.latest_seq)),
             warm_start=start,
-            change_seq=change_seq,
+            taste_changes=taste,
             record=opening_recorder(workspace.registry),
             progress=progress,
         )
@@ -100,7 +108,10 @@ def train(
             folder,
             run=run,
             metrics=metrics,
-            params=_told(params, model) | encoder_told(fitted.model) | {"kind": kind, "weight_before_change": report.weight_before_change},
+            params=_told(params, model)
+            | encoder_told(fitted.model)
+            | {"kind": kind, "weight_before_change": report.weight_before_change}
+            | ({"taste_changes": taste.to_json()} if taste else {}),
             parent=parent,
             data_hash=report.data_hash,
             data_seq=report.max_seq,
@@ -125,15 +136,18 @@ def calibrate_model(
         bool,
         typer.Option("--promote/--no-promote", help="Make it champion where it predicts no worse; without, nothing that serves changes."),
     ] = True,
-    change_seq: Annotated[int | None, typer.Option(min=1, help="Vote seq at which taste changed; votes before it count less.")] = None,
+    change_seq: Annotated[
+        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Choose a calibrator on the calib split, or none, measure it on the test split, and append to calibration_log.json."""
     workspace = _workspace()
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
-    params = parameters(CalibrationParams, changes)
+    params = parameters(CalibrateParams, changes)
     pairs, version = read_pairs(data or files.training_data), _version(workspace, model)
     said, seq = _votes_of(workspace, pairs)
+    taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq)
     judge = champions.judge(version)
     assert judge is not None  # a version was given
     with bar(f"calibration of {version.label}") as progress:
@@ -147,18 +161,26 @@ def calibrate_model(
             passes=passes_so_far(workspace.store, said, seq),
             # Only where it was asked for: what it is by default was never weighed.
             weight_before_change=params.weight_before_change if "weight_before_change" in params.model_fields_set else None,
-            change_seq=change_seq,
+            taste_changes=taste,
             record=opening_recorder(workspace.registry),
             progress=progress,
         )
         calib = pairs[pairs["split"] == "calib"]
         settled = champions.settle(
-            version, judge.reward_model, calibrator, report, calib, since_seq=change_seq, promote=promote, progress=progress
+            version,
+            judge.reward_model,
+            calibrator,
+            report,
+            calib,
+            taste_changes=taste,
+            acceptance=params,
+            promote=promote,
+            progress=progress,
         )
         report, fitted = settled.report, settled.judge
         if report.candidates and report.may_serve and champions.reference_window(version.label) is None:
             p_chosen, embed = fitted.p_chosen(calib, progress=progress), partial(fitted.embed, progress=progress)
-            window = reference_window(calib, p_chosen, model_version=version.label, embed=embed, since_seq=change_seq)
+            window = reference_window(calib, p_chosen, model_version=version.label, embed=embed, taste_changes=taste)
             champions.save_reference_window(version, window)
     with workspace.registry.run("rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}) as run:
         run.log_metrics(calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)})
@@ -177,7 +199,8 @@ def calibrate_model(
     if settled.takes_over:
         champions.promote("reward_model", version, reason=settled.reason, actor="rlhf reward calibrate")
     serves = settled.takes_over or settled.was_champion
-    echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} --reason "…"')
+    force = "" if report.refusal is None else "--force "
+    echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} {force}--reason "…"')
 
 
 @app.command("openings")

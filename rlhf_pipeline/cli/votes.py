@@ -21,6 +21,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casts import casts
 from rlhf_pipeline.votes import (
     PairParams,
+    TasteChanges,
     apart,
     count_pairs,
     divided_prompts,
@@ -93,7 +94,7 @@ def prepare(
         ),
     ] = True,
     change_seq: Annotated[
-        int | None, typer.Option(min=1, help="Vote seq at which taste changed: soft labels since rest on no utility of before.")
+        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -108,7 +109,8 @@ def prepare(
         pairs, dropped = preference_pairs(votes, comparisons, params), count_pairs(votes, comparisons, params)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
-            pairs = with_soft_labels(pairs, training_labels(votes, apart(comparisons, votes, change_seq)))
+            taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq)
+            pairs = with_soft_labels(pairs, training_labels(votes, apart(comparisons, votes, taste)))
     if pairs.empty:
         raise NotEnoughData(
             f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: {dropped.n_only_ties} have only ties, "
@@ -146,7 +148,7 @@ def annotators(
     window_days: Annotated[int, typer.Option(min=1, max=366, help=WINDOW.description)] = WINDOW.default,
     change_seq: Annotated[
         int | None,
-        typer.Option(min=1, help="Vote seq at which taste changed: what completions were worth before says nothing of them since."),
+        typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows."),
     ] = None,
     publish: Annotated[
         bool, typer.Option("--publish", help="Leave what the model says of each comparison for the consensus page, as the asset does.")
@@ -177,7 +179,11 @@ def annotators(
         with bar("annotator model"):
             learnt = learn_annotators(
                 votes,
-                apart(store.comparisons.with_ids(judged_ids(votes)), votes, change_seq),
+                apart(
+                    store.comparisons.with_ids(judged_ids(votes)),
+                    votes,
+                    TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq),
+                ),
                 efforts=store.votes.efforts(up_to_seq=up_to_seq),
                 passes=passes_so_far(store, votes, up_to_seq),
             )

@@ -16,6 +16,7 @@ from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.parquet import READING, WRITING
 from rlhf_pipeline.protocols import FileHashes
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 # prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from its cache.
 Embed = Callable[[Sequence[str], Sequence[str]], Floats]
@@ -108,12 +109,12 @@ def reference_window(
     *,
     model_version: str,
     embed: Embed | None = None,
-    since_seq: int | None = None,
+    taste_changes: TasteChanges = NO_CHANGES,
     max_embeddings: int = MAX_EMBEDDINGS,
 ) -> Window:
     """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in the pairs' order.
 
-    After a change of taste give its `since_seq`: a model is not to be compared with the taste it left. A pair's error
+    Pairs from before the last of `taste_changes` are left out: a model is not to be compared with the taste it left. A pair's error
     is the share of its votes the prediction misses, so that reference and current window both count single votes; pairs that
     nobody took a side of are left out, as of a day. Raises FrameError for a pair of another split, InvalidScores for a p that is no probability.
     """
@@ -121,9 +122,7 @@ def reference_window(
     if len(wrong):
         raise FrameError(f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only pairs of split calib.")
     p_chosen = _probabilities(p_chosen, len(pairs))
-    keep = (pairs["n_votes"] > 0).to_numpy()
-    if since_seq is not None:
-        keep = keep & (pairs["max_seq"] >= since_seq).to_numpy()
+    keep = (pairs["n_votes"] > 0).to_numpy() & taste_changes.is_current(pairs)
     pairs, p_chosen = pairs[keep], p_chosen[keep]
     chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
     missed = np.where(p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5))

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 SCORES = ("comparison_id", "p_chosen")
 
@@ -30,7 +31,7 @@ def select(
     reflections: pd.DataFrame | None,
     params: SelectionParams,
     *,
-    change_seq: int | None = None,
+    taste_changes: TasteChanges = NO_CHANGES,
     frozen_prompt_ids: Collection[str] = (),
 ) -> pd.DataFrame:
     """The most informative pairs of the train split as RETRAINING_SET, most informative first.
@@ -40,7 +41,7 @@ def select(
     before the votes. Where those hold no vote on a comparison, disagreement is judged by p_chosen alone.
 
     information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes predicted wrongly. Pairs
-    whose last vote came before `change_seq` get the sampling weight `weight_before_change` and rank by information *
+    whose last vote came before the last change of their category get the sampling weight `weight_before_change` and rank by information *
     weight, so that they only fill what newer pairs leave free; those whose choice the reward model, refitted since, no
     longer predicts are left out. Pairs of calib, test and frozen prompts are never taken. Equal
     inputs in another order give the same rows in the same order.
@@ -56,14 +57,15 @@ def select(
     p_chosen = _probabilities(scores, usable["comparison_id"])
     judged = _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
     disagreement = _disagreement(judged, p_chosen)
-    is_old = (usable["max_seq"] < change_seq) if change_seq is not None else pd.Series(False, index=usable.index)
+    is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
+    when = np.where(is_old, " before the change", np.where(taste_changes.first_seq(usable["category"]) > 0, " after the change", ""))
     # A vote from before the change that the refitted model contradicts is an answer to a question nobody asks any more.
     is_obsolete = is_old & (p_chosen < 0.5)
     information = params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs()) + params.disagreement_weight * disagreement
     chosen = usable.assign(
         weight=np.where(is_old, params.weight_before_change, 1.0),
         information=information,
-        reason=[_reason(*row, change_seq) for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, is_old, strict=True)],
+        reason=[_reason(*row) for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True)],
     )
     chosen = chosen[(chosen["weight"] > 0) & ~is_obsolete]
     _refuse_few(len(chosen), len(checked), params.min_pairs)
@@ -126,8 +128,7 @@ def _disagreement(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
     return by_votes.fillna((p_chosen < 0.5).astype("float64"))
 
 
-def _reason(n_wrong: float, n_votes: float, p_chosen: float, is_old: bool, change_seq: int | None) -> str:
-    when = "" if change_seq is None else (" before the change" if is_old else " after the change")
+def _reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:
     if n_wrong > 0:
         annotators = "annotator" if n_votes == 1 else "annotators"
         return f"champion disagreed with {int(n_wrong)} of {int(n_votes)} {annotators}{when}"

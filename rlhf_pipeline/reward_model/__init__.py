@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.reward_model.acceptance import AcceptanceParams
 from rlhf_pipeline.reward_model.base import RewardModel, disagreement, preference_probability, read_config
 from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
@@ -36,6 +37,7 @@ def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> Reward
 
 __all__ = [
     "REWARD_MODELS",
+    "AcceptanceParams",
     "EmbeddingCache",
     "EmbeddingParams",
     "EmbeddingRewardModel",

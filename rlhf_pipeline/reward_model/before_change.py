@@ -12,6 +12,7 @@ from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewar
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.votes.intervals import group_index
+from rlhf_pipeline.votes.taste_changes import TasteChanges
 
 DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few new ones to choose by
 WEIGHTS_TRIED = (0.0, 0.03, 0.1, 0.3, 1.0)
@@ -29,18 +30,18 @@ class WeightBefore:
     reason: str = ""
 
 
-def weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardModel, change_seq: int | None) -> WeightBefore:
+def weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardModel, changes: TasteChanges) -> WeightBefore:
     """How much the votes before a change are worth now: by cross-validation over the prompts voted on since.
 
     How far taste moved is not known beforehand: after a small change the old votes still teach, after a reversal they
     teach the wrong thing. With too few new pairs or prompts to tell, or a model too slow to be fitted fifteen times, DEFAULT_WEIGHT;
     a weight with which too little is left to fit on is passed over. The reason says which it was.
     """
-    if change_seq is None:
+    if not changes:
         return WeightBefore(1.0)
     if params.weight_before_change is not None:
         return WeightBefore(params.weight_before_change, reason="set by hand")
-    is_new = (train["max_seq"] >= change_seq).to_numpy()
+    is_new = changes.is_current(train)
     if not isinstance(model, EmbeddingRewardModel):
         return WeightBefore(
             DEFAULT_WEIGHT, reason=f"not chosen: a {model.name} is too slow to be fitted {WEIGHT_FOLDS * len(WEIGHTS_TRIED)} times"
@@ -48,7 +49,8 @@ def weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardM
     if is_new.all():
         return WeightBefore(DEFAULT_WEIGHT, reason="not chosen: no pair of the train split was voted on before the change alone")
     fold = group_index(train["prompt_id"].to_numpy(), len(train)) % WEIGHT_FOLDS
-    told = is_new & (train["n_votes"] > 0).to_numpy()  # ties say of no weight that it is better
+    # Ties say of no weight that it is better, and neither do categories whose taste never changed.
+    told = is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
     prompts = train.loc[told, "prompt_id"]
     if (
         told.sum() < MIN_NEW_PAIRS
@@ -61,7 +63,7 @@ def weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardM
     losses, untried = {}, []
     for weight in WEIGHTS_TRIED:
         try:
-            losses[f"{weight:g}"] = _held_out_loss(train, is_new, fold, weight, one_head, model.encoder)
+            losses[f"{weight:g}"] = _held_out_loss(train, is_new, told, fold, weight, one_head, model.encoder)
         except NotEnoughData as cause:
             untried.append(f"{weight:g} could not be tried ({cause})")
     if not losses:
@@ -74,15 +76,16 @@ def weight_before(train: pd.DataFrame, params: RewardModelParams, model: RewardM
 def _held_out_loss(
     train: pd.DataFrame,
     is_new: npt.NDArray[np.bool_],
+    is_judged: npt.NDArray[np.bool_],
     fold: npt.NDArray[np.int64],
     weight: float,
     params: EmbeddingParams,
     encoder: Encoder,
 ) -> float:
-    """Log loss per vote on new pairs, each predicted by a model that saw no pair of its prompt. Raises NotEnoughData as `fit`."""
+    """Log loss per vote on the judged pairs, each predicted by a model that saw no pair of its prompt. Raises NotEnoughData as `fit`."""
     total = n_votes = 0.0
     for k in range(WEIGHT_FOLDS):
-        outside = is_new & (fold == k)
+        outside = is_judged & (fold == k)
         inside = (fold != k) & (is_new | (weight > 0))
         model = EmbeddingRewardModel(params, encoder)
         model.fit(train[inside].reset_index(drop=True), weights=np.where(is_new[inside], 1.0, weight))
@@ -95,8 +98,6 @@ def _held_out_loss(
     return total / n_votes
 
 
-def change_weights(pairs: pd.DataFrame, change_seq: int | None, weight_before: float) -> Floats:
-    """1 for pairs with a vote at or after `change_seq`, `weight_before` for the others; all 1 without a change."""
-    if change_seq is None:
-        return np.ones(len(pairs))
-    return np.where(pairs["max_seq"].to_numpy() < change_seq, weight_before, 1.0)
+def change_weights(pairs: pd.DataFrame, changes: TasteChanges, weight_before: float) -> Floats:
+    """1 for pairs with a vote since the last change of their category, `weight_before` for the others; all 1 without a change."""
+    return np.where(changes.is_current(pairs), 1.0, weight_before)

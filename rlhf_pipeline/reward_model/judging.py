@@ -12,6 +12,7 @@ from rlhf_pipeline.reward_model.length import LengthEffect, length_effect, lengt
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import TestAccuracy
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
+from rlhf_pipeline.votes.taste_changes import TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, open_test_split
 
 
@@ -28,7 +29,7 @@ def judge(
     model: RewardModel,
     pairs: pd.DataFrame,
     params: RewardModelParams,
-    change_seq: int | None,
+    changes: TasteChanges,
     ceilings: tuple[Interval | None, Interval | None],
     record: Recorder,
     progress: Progress,
@@ -40,7 +41,7 @@ def judge(
     if test.empty:
         return Judged()
     margins, side = margins_of(model, test, progress=progress), usual_side(pairs)
-    since = (test["max_seq"] >= change_seq).to_numpy() if change_seq is not None else np.zeros(len(test), dtype=bool)
+    since = changes.is_current(test) if changes else np.zeros(len(test), dtype=bool)
     slope = getattr(model, "length_slope_", None)
     gaps, turned = length_of(test["chosen"]) - length_of(test["rejected"]), (test["chosen_side"] == "b").to_numpy()
     is_debiased = bool(getattr(getattr(model, "params", None), "debias_length", False))
@@ -71,8 +72,8 @@ def accuracy_on(
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
     n_votes = test["n_votes"].to_numpy(dtype=np.float64)
-    length_gap = (test["chosen"].str.len() - test["rejected"].str.len()).to_numpy(dtype=np.float64)
-    right = _wins(margins)
+    length_gap = length_gaps(test)
+    right = wins(margins)
     by_vote = right * agreement + (1 - right) * (1 - agreement)
     losses = np.logaddexp(0.0, -margins) + (1 - agreement) * margins
 
@@ -85,11 +86,16 @@ def accuracy_on(
         vote_accuracy=mean(by_vote, n_votes),
         ceiling=ceiling,
         log_loss=mean(losses, n_votes, of_shares=False),
-        longer_wins=mean(_wins(length_gap)),
+        longer_wins=mean(wins(length_gap)),
         majority_side=mean((test["chosen_side"] == side).to_numpy(dtype=np.float64)),
     )
 
 
-def _wins(margins: Floats) -> Floats:
+def length_gaps(pairs: pd.DataFrame) -> Floats:
+    """Characters by which the chosen completion is longer, (n,): the margins of a model that prefers the longer one."""
+    return np.asarray(pairs["chosen"].str.len() - pairs["rejected"].str.len(), dtype=np.float64)
+
+
+def wins(margins: Floats) -> Floats:
     """1 where positive, 0 where negative, a half where equal."""
     return 0.5 + 0.5 * np.sign(margins)

@@ -60,7 +60,8 @@ class RewardModelReport(Record):
     parent_weights_hash: str | None = Field(description="of the model it was started from")
     data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
     max_seq: int = Field(description="highest vote seq those pairs rest on, and the soft labels where they were learnt")
-    change_seq: int | None = None
+    change_seq: int | None = Field(default=None, description="first vote of today's taste in every category; None without such a change")
+    change_seq_by_category: dict[str, int] = Field(default={}, description="later ones of single categories")
     weight_before_change: float = Field(default=1.0, description="what pairs voted before the change counted")
     weights_tried: dict[str, float] = Field(default={}, description="that weight -> log loss on held-out pairs voted since the change")
     weight_reason: str = Field(default="", description="how that weight was come by, and which could not be tried; empty without a change")

@@ -22,6 +22,7 @@ from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.votes.intervals import BootstrapParams
+from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, n_test_pairs, to_log
 
 
@@ -41,7 +42,7 @@ def fit_reward_model(
     ceiling: Interval | None = None,
     ceiling_since_change: Interval | None = None,
     warm_start: RewardModel | None = None,
-    change_seq: int | None = None,
+    taste_changes: TasteChanges = NO_CHANGES,
     up_to_seq: int | None = None,
     record: Recorder = to_log,
     progress: Progress = silent,
@@ -51,7 +52,7 @@ def fit_reward_model(
     `model` is an unfitted reward model of any kind, by default the one that `params` say. `soft_labels`, SOFT_LABELS of the
     annotator model, are what label annotators learns; with `up_to_seq` they may rest on no later vote. The test split is opened once, after
     the fit, and `record` is told; `ceiling` is the noise ceiling to show beside the accuracy, `ceiling_since_change` that of the votes
-    since `change_seq`. Pairs whose votes all came before `change_seq` are multiplied by
+    since the last of `taste_changes`. Pairs whose votes all came before the last change of their category are multiplied by
     `weight_before_change`. A warm start of a linear head changes the starting weights and the parent in the report, nothing else: the
     problem is convex. Raises NotEnoughData, ConfigurationError (kinds of annotators mixed), FrameError.
     """
@@ -66,11 +67,11 @@ def fit_reward_model(
     train = pairs[pairs["split"] == "train"].reset_index(drop=True)
     if train.empty:
         raise NotEnoughData(f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more prompts.")
-    before = weight_before(train, params, model, change_seq)
-    weights = change_weights(train, change_seq, before.weight)
+    before = weight_before(train, params, model, taste_changes)
+    weights = change_weights(train, taste_changes, before.weight)
     cut = texts_cut(model)
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
-    judged = judge(model, pairs, params, change_seq, (ceiling, ceiling_since_change), record, progress)
+    judged = judge(model, pairs, params, taste_changes, (ceiling, ceiling_since_change), record, progress)
     truncated = cut_since(cut, model)
     report = RewardModelReport(
         kind=model.name,
@@ -78,7 +79,7 @@ def fit_reward_model(
         **learnt_pairs(train, weights, model, warm_start),
         n_calib=int((pairs["split"] == "calib").sum()),
         n_test=n_test_pairs(pairs),
-        n_before_change=int((train["max_seq"] < change_seq).sum()) if change_seq is not None else 0,
+        n_before_change=int((~taste_changes.is_current(train)).sum()),
         test=judged.test,
         test_since_change=judged.since_change,
         length=judged.length,
@@ -99,7 +100,8 @@ def fit_reward_model(
         parent_weights_hash=warm_start.weights_hash if warm_start else None,
         data_hash=frame_hash(pairs),
         max_seq=last_seq(pairs, learnt),
-        change_seq=change_seq,
+        change_seq=taste_changes.since_seq,
+        change_seq_by_category=dict(taste_changes.by_category),
         weight_before_change=before.weight,
         weights_tried=before.losses,
         weight_reason=before.reason,

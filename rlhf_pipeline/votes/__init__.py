@@ -16,6 +16,7 @@ from rlhf_pipeline.votes.learning import LearntAnnotators, judged_ids, last_word
 from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
 from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
+from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Opening, n_test_pairs, open_test_split, to_log
 from rlhf_pipeline.votes.training_data import training_rows
 
@@ -25,6 +26,7 @@ __all__ = [
     "CEILINGS",
     "CONFUSION_LABELS",
     "CONSENSUS",
+    "NO_CHANGES",
     "PAIRWISE_KAPPA",
     "SOFT_LABELS",
     "SPLITS",
@@ -40,6 +42,7 @@ __all__ = [
     "Opening",
     "PairCounts",
     "PairParams",
+    "TasteChanges",
     "adjudication",
     "agreement",
     "annotator_figures",

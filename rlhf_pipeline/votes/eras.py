@@ -3,21 +3,22 @@
 import pandas as pd
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
+from rlhf_pipeline.votes.taste_changes import TasteChanges
 
 BEFORE = "before the change: "
 
 
-def apart(comparisons: pd.DataFrame, votes: pd.DataFrame, change_seq: int | None) -> pd.DataFrame:
-    """COMPARISONS in which those that nobody judged at or after `change_seq` have completions of their own; as they were without a change.
+def apart(comparisons: pd.DataFrame, votes: pd.DataFrame, changes: TasteChanges) -> pd.DataFrame:
+    """COMPARISONS in which those that nobody judged since the last change of their category have completions of their own.
 
     The joint model gives a completion one utility in all its comparisons. After a change of taste that would teach the new comparisons
     the old taste, which pairs from before it are down-weighted to forget. Annotators stay the same people: their reliabilities are
     learnt from both. What was judged on both sides of the change is of today, with all its votes, as of pairs. Raises FrameError.
     """
     checked = check_frame(comparisons, COMPARISONS)
-    if change_seq is None:
+    if not changes:
         return checked
-    said = check_frame(votes, VOTES)
-    is_old = ~checked["comparison_id"].isin(said.loc[said["seq"] >= change_seq, "comparison_id"])
+    last = check_frame(votes, VOTES).groupby("comparison_id")["seq"].max()
+    is_old = checked["comparison_id"].map(last).fillna(0) < changes.first_seq(checked["category"])
     ids = {name: checked[name].mask(is_old, BEFORE + checked[name]) for name in ("completion_a_id", "completion_b_id")}
     return check_frame(checked.assign(**ids), COMPARISONS)

@@ -9,7 +9,7 @@ import pandas as pd
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import apart, joint_model, judged_ids, last_words, training_labels
+from rlhf_pipeline.votes import TasteChanges, apart, joint_model, judged_ids, last_words, training_labels
 from rlhf_pipeline.votes.over_time import WindowParams, annotators_over_time
 from rlhf_pipeline.votes.verdicts import KEPT_AS
 
@@ -105,8 +105,10 @@ def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(grown: Any,
     change = int(votes["seq"].median())  # within a day, whose completions are in comparisons on both sides of it
     project.materialise(["annotator_model"], config=limited(change_seq=change))
     shown = judged(project, votes)
-    pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), training_labels(votes, apart(shown, votes, change)))
-    assert (apart(shown, votes, change)["completion_a_id"] != shown["completion_a_id"]).any()
+    pd.testing.assert_frame_equal(
+        project.files.read_frame("annotator_model"), training_labels(votes, apart(shown, votes, TasteChanges(change)))
+    )
+    assert (apart(shown, votes, TasteChanges(change))["completion_a_id"] != shown["completion_a_id"]).any()
 
 
 def test_what_was_taken_back_later_was_still_said_then(grown: Any, branch: Callable[..., Any]) -> None:

@@ -186,7 +186,8 @@ def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(his
     refit = history.instance.get_run_by_id(fired.run_id)
     assert refit.job_name == "learning"
     for stage in ("annotator_model", "reward_model"):
-        assert refit.run_config["ops"][stage]["config"] == {"change_seq": fired.change_seq, "up_to_seq": seqs(history, 2)}
+        assert refit.run_config["ops"][stage]["config"] == {"up_to_seq": seqs(history, 2)}
+    assert [change.change_seq for change in history.store.taste_changes.all()] == [fired.change_seq]
     assert "retraining" not in {run.job_name for run in history.instance.get_runs()}
     assert history.store.gates.all() == []
 

@@ -6,7 +6,7 @@ from pydantic import SecretStr
 from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, fit_calibrator, recalibrated_loss
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
-from rlhf_pipeline.champions import Champions, Judge, Question, not_worse
+from rlhf_pipeline.champions import Champions, Judge, Question, assess, not_worse
 from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, ModelError, ModelHashMismatch, ModelNotFound
@@ -15,6 +15,7 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -51,13 +52,13 @@ def pairs(n, max_seq):
     return pd.DataFrame(
         {
             "comparison_id": [f"c{max_seq}-{i}" for i in range(n)], "prompt_id": [f"p{max_seq}-{i}" for i in range(n)], "prompt": "q",
-            "chosen": ["good"] * n, "rejected": ["bad"] * n, "max_seq": max_seq, "agreement": 0.8, "n_votes": 5,
+            "chosen": ["good"] * n, "rejected": ["bad"] * n, "max_seq": max_seq, "category": "factual", "agreement": 0.8, "n_votes": 5,
             "chosen_side": ["a", "b"] * (n // 2) + ["a"] * (n % 2),
         }
     )  # fmt: skip
 
 
-REST = {"day": "2026-01-01", "margin": 0.5, "annotator_kind": "human", "category": "factual"}  # columns no model looks at
+REST = {"day": "2026-01-01", "margin": 0.5, "annotator_kind": "human"}  # columns no model looks at
 
 
 def test_before_init_the_cure_is_named(champions):
@@ -157,10 +158,14 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     old, new = judge(1.0), Judge(version(2), Turned(1.0), None, "none")
     since = pairs(5, 100).assign(chosen="bad", rejected="good")
     both = pd.concat([pairs(50, 1), since], ignore_index=True)
-    assert not not_worse(new, old, both)[0]
-    assert not_worse(new, old, both, since_seq=100)[0]
-    assert "5 unseen pairs" in not_worse(new, old, both, since_seq=100)[1]
-    assert "55 unseen pairs" in not_worse(new, old, both, since_seq=500)[1]
+    assert not assess(new, old, both).is_accepted
+    told = assess(new, old, both, taste_changes=TasteChanges(100))
+    assert told.is_accepted
+    assert "5 unseen pairs" in told.reason
+    # None since the change: pairs from before it say nothing, so that the champion stays until there is one.
+    blind = assess(new, old, both, taste_changes=TasteChanges(500))
+    assert (blind.is_accepted, blind.is_refused) == (False, True)
+    assert "none of 55 held-out pairs" in blind.reason
 
 
 def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_knows_little():

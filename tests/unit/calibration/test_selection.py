@@ -19,6 +19,7 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
+from rlhf_pipeline.votes import TasteChanges
 from rlhf_pipeline.votes.splits import split_of
 
 MOMENT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -119,7 +120,7 @@ def test_pairs_before_a_change_of_taste_count_less():
     before = make_pairs(3000)
     swapped = before.rename(columns={"chosen": "rejected", "rejected": "chosen"}).assign(max_seq=1)
     both = pd.concat([swapped.head(1500), before.tail(1500)], ignore_index=True)
-    told, report = run(check_frame(both, PREFERENCE_PAIRS), 1.0, change_seq=2)
+    told, report = run(check_frame(both, PREFERENCE_PAIRS), 1.0, taste_changes=TasteChanges(2))
     blind, _ = run(check_frame(both, PREFERENCE_PAIRS), 1.0)
     two = np.array([2.0])
     assert told.transform(two)[0] > blind.transform(two)[0] + 0.1
@@ -293,4 +294,4 @@ def test_test_pairs_that_all_weigh_nothing_are_named():
     pairs = make_pairs(1200)
     pairs["max_seq"] = np.where(pairs["split"] == "test", 1, pairs["max_seq"] + 10)
     with pytest.raises(NotEnoughData, match=r"None of \d+ test pairs counts"):
-        run(pairs, 2.0, params=CalibrationParams(weight_before_change=0.0), change_seq=5)
+        run(pairs, 2.0, params=CalibrationParams(weight_before_change=0.0), taste_changes=TasteChanges(5))

@@ -6,6 +6,7 @@ import pandas as pd
 from rlhf_pipeline.calibration import CalibrationParams, calibrate_version, calibration_figures, calibration_pictures
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.votes import TasteChanges
 from tests.unit.calibration.test_selection import SharpenedModel, make_pairs
 
 CHANGE = 401
@@ -37,7 +38,7 @@ def votes(pairs: pd.DataFrame, *, each: int) -> pd.DataFrame:
 def calibrated(pairs: pd.DataFrame, of: ModelVersion, *, each: int = 2, **more: object):
     params = CalibrationParams(n_resamples=100, methods=["temperature"], weight_before_change=0.1)
     return calibrate_version(
-        of, SharpenedModel(2.0), pairs, votes(pairs, each=each), comparisons(pairs), params, change_seq=CHANGE, **more
+        of, SharpenedModel(2.0), pairs, votes(pairs, each=each), comparisons(pairs), params, taste_changes=TasteChanges(CHANGE), **more
     )[1]  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import apart, joint_model, judged_ids, last_words
+from rlhf_pipeline.votes import TasteChanges, apart, joint_model, judged_ids, last_words
 from rlhf_pipeline.votes.over_time import ANNOTATORS_OVER_TIME, annotators_over_time
 from rlhf_pipeline.votes.verdicts import KEPT_AS
 from tests.learnt_home import LearntHome, comparisons, voted_home, votes
@@ -112,7 +112,7 @@ def test_after_a_change_of_taste_verdicts_rest_on_no_utility_of_before(tmp_path:
         store.votes.cast_many(votes(shown))
         said = last_words(store.votes.snapshot([touched.day.isoformat() for touched in store.votes.touched_days()]))
         judged = store.comparisons.with_ids(judged_ids(said))
-    expected = joint_model(said, apart(judged, said, change)).labels
+    expected = joint_model(said, apart(judged, said, TasteChanges(change))).labels
     together = joint_model(said, judged).labels
     assert (expected["p_a"] - together["p_a"]).abs().max() > 0.05, "the change makes a difference"
     found.rlhf("votes", "annotators", "--publish", "--change-seq", str(change))

@@ -4,10 +4,12 @@ import shutil
 
 import pytest
 
+from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import metrics_line
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound, ModelRefused
+from rlhf_pipeline.records import CalibrationReport, Refusal
 
 
 @pytest.fixture
@@ -102,6 +104,31 @@ def test_a_promotion_needs_a_reason(rlhf, initialised, arguments):
 def test_a_promotion_needs_a_project(rlhf, tmp_path):
     with pytest.raises(ConfigurationError, match="rlhf init"):
         rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=tmp_path / "nothing")
+
+
+@pytest.fixture
+def refused(rlhf, home, tiny_policy):
+    """A project with a reward model that may not become champion."""
+    champions = world(home).champions
+    with champions.registry.run("weak") as run:
+        weak = champions.registry.register("reward_model", tiny_policy, run=run, data_seq=40)
+    measured = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
+    report = CalibrationReport(
+        reward_model=weak.label, method="none", params={}, raw=measured, calibrated=measured, candidates={}, data_hash="h", n_fit=9,
+        refusal=Refusal(cause="accuracy 0.558 is below 0.913", data_seq=40),
+    )  # fmt: skip
+    champions.store.calibrations.add(report, {"method": "none"})
+    return weak.label
+
+
+def test_refused_reward_model_is_promoted_by_force_only(rlhf, home, refused):
+    with pytest.raises(ModelRefused, match=r"demo\.reward_model@1 was refused: accuracy 0\.558 is below 0\.913\. .*--force"):
+        rlhf("models", "promote", refused, "--reason", "we know why", home=home)
+    assert world(home).registry.get("reward_model", "champion") is None
+    assert "demo.reward_model@1 is champion" in rlhf("models", "promote", refused, "--force", "--reason", "we know why", home=home).output
+    (promotion,) = world(home).store.promotions.history("demo.reward_model")
+    assert promotion.reason == "we know why (forced, although accuracy 0.558 is below 0.913)"
+    assert world(home).champions.refusal(refused) is None
 
 
 def test_the_metrics_shown_are_those_that_matter_for_the_kind():

@@ -9,6 +9,7 @@ import pytest
 from rlhf_pipeline.drift.reference import Window, current_window, reference_window
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.votes import TasteChanges
 
 MODEL = "demo.reward_model@1"
 
@@ -30,6 +31,7 @@ def pairs(n: int = 6) -> pd.DataFrame:
             "n_votes": [1, 1, 4, 4, 1, 1][:n],
             "split": "calib",
             "max_seq": range(10, 10 + n),
+            "category": "factual",
         }
     )
 
@@ -86,7 +88,7 @@ def test_pairs_of_ties_alone_stay_out_as_they_do_of_a_day():
 
 
 def test_pairs_before_the_change_stay_out():
-    assert window(since_seq=13).rows["comparison_id"].tolist() == ["c03", "c04", "c05"]
+    assert window(taste_changes=TasteChanges(13)).rows["comparison_id"].tolist() == ["c03", "c04", "c05"]
 
 
 def test_the_order_of_pairs_does_not_matter():

@@ -5,6 +5,7 @@ import pytest
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
 from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.votes import TasteChanges
 
 PARAMS = SelectionParams(max_pairs=20, min_pairs=1)
 
@@ -57,7 +58,7 @@ def test_the_pair_the_reward_model_knows_least_about_comes_first():
 
 def test_votes_against_the_champion_count_and_are_named():
     votes = [("c0", True), ("c0", True), ("c0", True), ("c1", False), ("c1", True), ("c1", None)]
-    chosen = select(pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, change_seq=5)
+    chosen = select(pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, taste_changes=TasteChanges(5))
     assert chosen["reason"].tolist() == [
         "champion disagreed with 3 of 3 annotators after the change",
         "champion disagreed with 1 of 2 annotators after the change",
@@ -73,21 +74,21 @@ def test_a_vote_predicted_by_two_models_is_counted_once_by_the_later_one():
 
 
 def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
-    chosen = select(pairs(4), scores([0.5, 0.5, 0.9, 0.9]), None, SelectionParams(max_pairs=3, min_pairs=1), change_seq=30)
+    chosen = select(pairs(4), scores([0.5, 0.5, 0.9, 0.9]), None, SelectionParams(max_pairs=3, min_pairs=1), taste_changes=TasteChanges(30))
     assert chosen["comparison_id"].tolist() == ["c0", "c1", "c2"]  # .2 * 1.0 ties with 1.0 * .2: by comparison_id
-    newer = select(pairs(4), scores([0.5, 0.5, 0.8, 0.8]), None, SelectionParams(max_pairs=3, min_pairs=1), change_seq=30)
+    newer = select(pairs(4), scores([0.5, 0.5, 0.8, 0.8]), None, SelectionParams(max_pairs=3, min_pairs=1), taste_changes=TasteChanges(30))
     assert newer["comparison_id"].tolist() == ["c2", "c3", "c0"]
     assert newer["weight"].tolist() == [1.0, 1.0, 0.2]
     assert newer["reason"].iloc[-1].endswith("before the change")
 
 
 def test_weight_zero_before_the_change_leaves_those_pairs_out():
-    chosen = select(pairs(4), scores([0.5] * 4), None, SelectionParams(min_pairs=1, weight_before_change=0), change_seq=30)
+    chosen = select(pairs(4), scores([0.5] * 4), None, SelectionParams(min_pairs=1, weight_before_change=0), taste_changes=TasteChanges(30))
     assert set(chosen["comparison_id"]) == {"c2", "c3"}
 
 
 def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
-    chosen = select(pairs(4), scores([0.2, 0.6, 0.2, 0.6]), None, SelectionParams(min_pairs=1), change_seq=30)
+    chosen = select(pairs(4), scores([0.2, 0.6, 0.2, 0.6]), None, SelectionParams(min_pairs=1), taste_changes=TasteChanges(30))
     assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}  # c0 and c1 came before the change, c2 is new and surprising
 
 
@@ -99,13 +100,13 @@ def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
 def test_the_order_of_the_inputs_does_not_matter():
     p = np.random.default_rng(0).uniform(size=6).round(1)
     votes = reflections(("c0", True), ("c3", True), ("c3", False))
-    once = select(pairs(), scores(p), votes, PARAMS, change_seq=30)
+    once = select(pairs(), scores(p), votes, PARAMS, taste_changes=TasteChanges(30))
     shuffled = select(
         pairs().sample(frac=1, random_state=1),
         scores(p).sample(frac=1, random_state=2),
         votes.sample(frac=1, random_state=3),
         PARAMS,
-        change_seq=30,
+        taste_changes=TasteChanges(30),
     )
     pd.testing.assert_frame_equal(once, shuffled)
 

@@ -12,6 +12,7 @@ from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.training import fit_reward_model
+from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 
@@ -204,7 +205,7 @@ def test_votes_before_a_change_of_taste_count_less():
     after = after.assign(max_seq=after["max_seq"] + 10_000)
     pairs = pd.concat([before, after], ignore_index=True)
     blind = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).model
-    told = fit_reward_model(pairs, RewardModelParams(weight_before_change=0.02), encoder=WordEncoder(), change_seq=10_000)
+    told = fit_reward_model(pairs, RewardModelParams(weight_before_change=0.02), encoder=WordEncoder(), taste_changes=TasteChanges(10_000))
     kind, sourced = blind.score(["q"] * 2, ["kind", "sourced"])
     assert kind > sourced
     kind, sourced = told.model.score(["q"] * 2, ["kind", "sourced"])
@@ -219,7 +220,7 @@ def test_what_old_votes_are_worth_is_found_on_new_ones():
     for liked, is_worth_little in (("sourced", True), ("kind", False)):
         new = make_pairs(150, seed=4, liked=liked)
         pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
-        report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), change_seq=10_000).report
+        report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)).report
         assert (report.weight_before_change < 0.1) is is_worth_little
         assert report.weights_tried[f"{report.weight_before_change:g}"] == min(report.weights_tried.values())
 
@@ -227,7 +228,7 @@ def test_what_old_votes_are_worth_is_found_on_new_ones():
 def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
     old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
     pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
-    report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), change_seq=10_000).report
+    report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)).report
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
 
 

@@ -9,6 +9,7 @@ from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.fit_counts import cut_words, learnt_words
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
+from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -61,7 +62,9 @@ def test_pairs_that_weigh_nothing_are_not_learnt(bert):
         assert report.n_learnt == model.n_given == n
     many = make_pairs(600)
     half = int(many["max_seq"].median())
-    report = fit_reward_model(many, RewardModelParams(weight_before_change=0.0, **FEW), encoder=WordEncoder(), change_seq=half).report
+    report = fit_reward_model(
+        many, RewardModelParams(weight_before_change=0.0, **FEW), encoder=WordEncoder(), taste_changes=TasteChanges(half)
+    ).report
     assert report.n_learnt == report.n_train - report.n_before_change < report.n_train
 
 

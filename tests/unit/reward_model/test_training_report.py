@@ -17,7 +17,7 @@ from rlhf_pipeline.reward_model import (
     why_not_from,
 )
 from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT, WEIGHTS_TRIED
-from rlhf_pipeline.votes import Opening
+from rlhf_pipeline.votes import Opening, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
@@ -59,7 +59,7 @@ def test_the_ceiling_stands_beside_every_accuracy():
     half = int(pairs["max_seq"].median())
     since = Interval(value=0.7, low=0.6, high=0.8, n=40)
     ceilings = {"ceiling": CEILING, "ceiling_since_change": since}
-    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), change_seq=half, **ceilings).report
+    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), taste_changes=TasteChanges(half), **ceilings).report
     assert report.test.ceiling == report.length.ceiling == CEILING
     assert report.test_since_change.ceiling == since
     assert (report.metrics()["noise_ceiling"], report.metrics()["noise_ceiling_since_change"]) == (CEILING.value, since.value)
@@ -70,7 +70,9 @@ def test_the_ceiling_stands_beside_every_accuracy():
 def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
-    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=CEILING, change_seq=half).report
+    report = fit_reward_model(
+        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=CEILING, taste_changes=TasteChanges(half)
+    ).report
     metrics = report.metrics()
     assert metrics["test_accuracy_since_change"] == report.test_since_change.accuracy.value
     assert metrics["n_train"] == report.n_train
@@ -84,7 +86,7 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
 
 def test_a_model_of_any_kind_may_be_handed_in():
     pairs, model = make_pairs(), LikesLength()
-    fitted = fit_reward_model(pairs, model=model, ceiling=CEILING, change_seq=int(pairs["max_seq"].median()))
+    fitted = fit_reward_model(pairs, model=model, ceiling=CEILING, taste_changes=TasteChanges(int(pairs["max_seq"].median())))
     assert fitted.model is model
     assert model.n_fitted_on == fitted.report.n_train == (pairs["split"] == "train").sum()
     assert (fitted.report.kind, fitted.report.l2, fitted.report.encoder_hash, fitted.report.length) == ("likes_length", None, None, None)
@@ -143,7 +145,7 @@ def changed(n_new=80, n_prompts=None, **new):
 
 def weighed(pairs, **params):
     chosen = {"l2_grid": [0.1, 1.0], "context_penalty_grid": [3.0]} | params
-    report = fit_reward_model(pairs, RewardModelParams(**chosen), encoder=WordEncoder(), change_seq=CHANGE).report
+    report = fit_reward_model(pairs, RewardModelParams(**chosen), encoder=WordEncoder(), taste_changes=TasteChanges(CHANGE)).report
     assert all(np.isfinite(loss) for loss in report.weights_tried.values())
     assert RewardModelReport.from_json(report.model_dump_json()) == report
     return report

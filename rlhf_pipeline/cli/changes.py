@@ -1,0 +1,81 @@
+"""`rlhf changes`: the changes of taste that every fit takes into account, recorded and retracted by hand."""
+
+from typing import Annotated
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.showing import show, show_json
+from rlhf_pipeline.records import TasteChange
+from rlhf_pipeline.store import Store
+
+app = typer.Typer(help="Changes of taste: votes before one count less in every later fit.", no_args_is_help=True)
+ACTOR = "rlhf changes"
+
+
+@app.callback()
+def group() -> None:
+    """Changes of taste: votes before one count less in every later fit."""
+
+
+@app.command("list")
+def list_changes(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
+    """Every change, by whom and why it was recorded or retracted."""
+    changes = _store().taste_changes.all()
+    if as_json:
+        show_json([change.model_dump(mode="json") for change in changes])
+        return
+    show(
+        [_row(change) for change in changes],
+        title=f"{len(changes)} changes of taste",
+        empty="No change of taste is recorded: every vote counts alike.",
+    )
+
+
+@app.command("add")
+def add_change(
+    change_seq: Annotated[int, typer.Argument(min=1, help="The first vote of the new taste.")],
+    cause: Annotated[str, typer.Option(help="What changed; kept with the change.")],
+    category: Annotated[str | None, typer.Option(help="The only category whose taste changed; default all.")] = None,
+) -> None:
+    """Record a change of taste that nobody but you knows of, such as new guidelines."""
+    if not cause.strip():
+        raise typer.BadParameter("say what changed", param_hint="--cause")
+    added = _store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
+    typer.echo(f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from the next fit on")
+
+
+@app.command("retract")
+def retract_change(
+    change_id: Annotated[int, typer.Argument(min=1, help="As `rlhf changes list` shows it.")],
+    reason: Annotated[str, typer.Option(help="Why it was none; kept with the change.")],
+) -> None:
+    """Mark a change as a false alarm: from the next fit on it is ignored."""
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    retracted = _store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
+    typer.echo(f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full again from the next fit on")
+
+
+def _row(change: TasteChange) -> dict[str, str]:
+    retracted = change.retracted_at and f"{change.retracted_at:%Y-%m-%d %H:%M} by {change.retracted_by}: {change.retraction_reason}"
+    return {
+        "change": str(change.change_id),
+        "since vote": f"{change.change_seq:,}",
+        "scope": _scope(change),
+        "cause": change.cause,
+        "decision": str(change.decision_id or "-"),
+        "recorded": f"{change.recorded_at:%Y-%m-%d %H:%M} by {change.actor}",
+        "retracted": retracted or "-",
+    }
+
+
+def _scope(change: TasteChange) -> str:
+    return "all categories" if change.category is None else f"category {change.category}"
+
+
+def _store() -> Store:
+    workspace = Workspace.here()
+    workspace.require_initialised()
+    workspace.store.migrate()
+    return workspace.store

@@ -1,0 +1,103 @@
+"""When the next reward model is fitted: the first, a refit, and another try after a refusal."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.calibration import calibration_metrics
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Refusal
+from rlhf_pipeline.store import Store
+from sensors.learning import next_fit
+from tests.learnt_home import comparisons
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+MEASURED = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, min_new_pairs=30, refit_after_pairs=100, retry_after_pairs=10)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
+        store.migrate()
+        store.comparisons.publish(comparisons(60), published_at=NOON)
+        yield store
+
+
+@pytest.fixture
+def vote(store: Store) -> Callable[[int], int]:
+    """Votes on so many more comparisons; the seq of the last one."""
+    shown = iter(comparisons(60)["comparison_id"])
+
+    def cast(n: int) -> int:
+        for _ in range(n):
+            name = next(shown)
+            vote = NewVote(
+                comparison_id=name,
+                annotator_id="ann",
+                annotator_kind="human",
+                choice="a",
+                origin="api",
+                voted_at=NOON,
+                idempotency_key=name,
+            )
+            store.votes.cast(vote)
+        return store.votes.max_seq()
+
+    return cast
+
+
+def calibrated(store: Store, version: int, data_seq: int, *, refused: bool) -> None:
+    store.calibrations.add(
+        CalibrationReport(
+            reward_model=f"demo.reward_model@{version}", method="none", params={}, raw=MEASURED, calibrated=MEASURED, candidates={},
+            data_hash="h", n_fit=9, fitted_at=NOON + timedelta(minutes=version),
+            refusal=Refusal(cause="too weak", data_seq=data_seq) if refused else None,
+        ),
+        {"method": "none"},
+    )  # fmt: skip
+
+
+def promoted(store: Store, version: int, data_seq: int) -> None:
+    store.promotions.record(
+        Promotion(model_name="demo.reward_model", version=version, previous_version=None, data_seq=data_seq, reason="better", actor="test")
+    )
+
+
+def test_first_refused_model_is_tried_again_after_a_few_more(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+    vote(29)
+    assert next_fit(settings, store).short == "29 of 30 voted comparisons beyond nothing"
+    seq = vote(1)
+    assert next_fit(settings, store).short is None
+    calibrated(store, 1, seq, refused=True)
+    vote(9)
+    assert next_fit(settings, store).short == "9 of 10 voted comparisons beyond refused-1"
+    vote(1)
+    due = next_fit(settings, store)
+    assert (due.short, due.after) == (None, "refused-1")
+    assert next_fit(settings, store, up_to_seq=seq).short == "0 of 10 voted comparisons beyond refused-1"
+
+
+def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+    seq = vote(30)
+    calibrated(store, 1, seq, refused=False)
+    promoted(store, 1, seq)
+    assert next_fit(settings, store).short == "0 of 100 voted comparisons beyond 1"
+    calibrated(store, 2, vote(5), refused=True)
+    vote(10)
+    assert next_fit(settings, store).short is None
+    calibrated(store, 3, store.votes.max_seq(), refused=False)  # not better, but not refused either
+    assert next_fit(settings, store).short == "15 of 100 voted comparisons beyond 1"
+
+
+def test_refused_model_that_a_person_promoted_waits_for_a_refit(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+    seq = vote(30)
+    calibrated(store, 1, seq, refused=True)
+    promoted(store, 1, seq)
+    assert next_fit(settings, store).short == "0 of 100 voted comparisons beyond 1"

@@ -1,0 +1,61 @@
+"""`rlhf changes`: changes of taste recorded, shown and retracted by hand, and used by every fit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.errors import NotFound, StoreError
+from tests.learnt_home import LearntHome, voted_home
+
+
+@pytest.fixture(scope="module")
+def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    return voted_home(tmp_path_factory.mktemp("voted"))
+
+
+@pytest.fixture
+def home(voted: LearntHome, tmp_path: Path) -> LearntHome:
+    shutil.copytree(voted.settings.home, tmp_path / "home")
+    return LearntHome(voted.settings.model_copy(update={"home": tmp_path / "home"}))
+
+
+def refused(home: LearntHome, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["changes", *arguments], env={"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"})
+
+
+def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
+    assert home.rlhf("changes", "list").output == "No change of taste is recorded: every vote counts alike.\n"
+    said = home.rlhf("changes", "add", "100", "--cause", "new guidelines", "--category", "factual").output
+    assert said == "change 1: votes before 100 count less in category factual from the next fit on\n"
+    home.rlhf("changes", "add", "200", "--cause", "new people")
+    said = home.rlhf("changes", "retract", "2", "--reason", "false alarm").output
+    assert said == "change 2 is retracted: votes before 200 count in full again from the next fit on\n"
+    first, second = json.loads(home.rlhf("changes", "list", "--json").output)
+    assert (first["change_seq"], first["category"], first["cause"], first["retracted_at"]) == (100, "factual", "new guidelines", None)
+    assert (second["category"], second["retracted_by"], second["retraction_reason"]) == (None, "rlhf changes", "false alarm")
+    table = home.rlhf("changes", "list").output
+    assert "category factual" in table
+    assert "false alarm" in table
+
+
+def test_what_is_no_change_is_refused_with_its_cause(home: LearntHome) -> None:
+    assert isinstance(refused(home, "add", "99999", "--cause", "why").exception, StoreError)
+    assert isinstance(refused(home, "add", "10", "--cause", "why", "--category", "poetry").exception, StoreError)
+    assert isinstance(refused(home, "retract", "7", "--reason", "why").exception, NotFound)
+    for empty in (("add", "10", "--cause", " "), ("retract", "1", "--reason", "")):
+        assert refused(home, *empty).exit_code == 2
+    assert json.loads(home.rlhf("changes", "list", "--json").output) == []
+
+
+def test_fit_by_hand_uses_a_recorded_change(home: LearntHome) -> None:
+    home.rlhf("changes", "add", "300", "--cause", "new guidelines")
+    home.rlhf("votes", "prepare", "--no-soft-labels")
+    said = home.rlhf(
+        "reward", "train", "--set", "l2_grid=[0.1]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=100"
+    ).output  # fmt: skip
+    assert "pairs from before the change count" in said

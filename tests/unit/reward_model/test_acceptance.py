@@ -1,0 +1,99 @@
+"""When a fitted reward model is too weak to serve, and when it is less accurate than the champion on the latest votes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reward_model import AcceptanceParams
+from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness
+
+PARAMS = AcceptanceParams(n_resamples=400)
+
+
+def pairs(n, *, longer_wins=0.5, agreement=1.0):
+    """In order of votes, each of a prompt of its own; the longer completion is chosen in the first pairs of every ten."""
+    is_longer = np.arange(n) % 10 < 10 * longer_wins
+    texts = [("long text", "text") if longer else ("text", "long text") for longer in is_longer]
+    return pd.DataFrame(
+        {
+            "prompt_id": [f"p{i}" for i in range(n)], "chosen": [c for c, _ in texts], "rejected": [r for _, r in texts],
+            "agreement": agreement, "max_seq": np.arange(n) + 1, "category": "factual",
+        }
+    )  # fmt: skip
+
+
+def margins(n, accuracy, seed=0):
+    """Right on a share `accuracy` of the pairs, drawn by lot."""
+    return np.where(np.random.default_rng(seed).permutation(n) < round(accuracy * n), 1.0, -1.0)
+
+
+def ceiling(low):
+    return Interval(value=low + 0.05, low=low, high=low + 0.1, n=100)
+
+
+def test_model_below_preferring_the_longer_completion_is_refused():
+    """The first model that became champion at 0.558 where the longer completion wins 0.913."""
+    cause = find_weakness(pairs(120, longer_wins=0.9), margins(120, 0.56), None, PARAMS)
+    assert cause.startswith("accuracy 0.558")
+    assert "below 0.900 of preferring the longer completion" in cause
+
+
+def test_model_as_good_as_preferring_the_longer_completion_passes():
+    assert find_weakness(pairs(120, longer_wins=0.6), margins(120, 0.55), None, PARAMS) is None
+
+
+@pytest.mark.parametrize(("accuracy", "refused"), [(0.52, True), (0.68, False)])
+def test_model_near_a_coin_is_refused_where_the_ceiling_is_high(accuracy, refused):
+    cause = find_weakness(pairs(400), margins(400, accuracy), ceiling(0.86), PARAMS)
+    assert (cause is not None) is refused
+    assert cause is None or "below 0.680, half-way between a coin and the noise ceiling 0.910 [0.860, 0.960]" in cause
+
+
+def test_low_or_unknown_ceiling_refuses_nobody():
+    told = pairs(400), margins(400, 0.52)
+    assert find_weakness(*told, ceiling(0.55), PARAMS) is None
+    assert find_weakness(*told, None, PARAMS) is None
+
+
+def test_both_weaknesses_are_named():
+    cause = find_weakness(pairs(400, longer_wins=0.9), margins(400, 0.52), ceiling(0.86), PARAMS)
+    assert cause.count("accuracy 0.520") == 2
+
+
+def test_model_worse_on_the_latest_window_is_refused():
+    """Better on all pairs, worse on the latest: taste changed and only the champion has learnt it."""
+    old, new = margins(600, 0.6), margins(600, 0.9)
+    old[-100:], new[-100:] = margins(100, 0.87), margins(100, 0.45)
+    params = PARAMS.model_copy(update={"window_pairs": 100})
+    assert find_regression(pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600})) is None
+    cause = find_regression(pairs(600), new, old, params)
+    assert cause.startswith("accuracy 0.450 is below 0.870 of the champion on the latest 100 held-out pairs")
+
+
+def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
+    frame, old, new = pairs(200), margins(200, 0.5), margins(200, 0.5)
+    old[-50:], new[-50:] = 1.0, -1.0
+    params = PARAMS.model_copy(update={"window_pairs": 50})
+    order = np.random.default_rng(1).permutation(200)
+    assert find_regression(frame.iloc[order], new[order], old[order], params) == find_regression(frame, new, old, params) is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_model_as_good_as_the_champion_is_not_refused(seed):
+    assert find_regression(pairs(200), margins(200, 0.75, seed), margins(200, 0.75, 100 + seed), PARAMS) is None
+
+
+def test_of_too_few_pairs_nobody_is_refused():
+    few = pairs(19, longer_wins=1.0), margins(19, 0.0)
+    assert find_weakness(*few, ceiling(0.9), PARAMS) is None
+    assert find_regression(*few, margins(19, 1.0), PARAMS) is None
+    enough = pairs(20, longer_wins=1.0), margins(20, 0.0)
+    assert find_weakness(*enough, ceiling(0.9), PARAMS) is not None
+    assert find_regression(*enough, margins(20, 1.0), PARAMS) is not None
+
+
+def test_even_splits_are_no_evidence():
+    even = pairs(100, longer_wins=1.0, agreement=0.5)
+    assert find_weakness(even, margins(100, 0.0), ceiling(0.9), PARAMS) is None
+    assert find_regression(even, margins(100, 0.0), margins(100, 1.0), PARAMS) is None

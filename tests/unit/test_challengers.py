@@ -1,0 +1,138 @@
+"""When a fitted reward model may take the champion's place: around a change of taste, when refused, and by force."""
+
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.calibration import calibration_metrics
+from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.champions import Champions, Judge, assess, not_worse
+from rlhf_pipeline.records import CalibrationReport, ModelVersion, TasteChange
+from rlhf_pipeline.reward_model import AcceptanceParams, RewardModelParams, fit_reward_model
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
+from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
+
+CHANGE = 10_000
+QUICK = RewardModelParams(l2_grid=[0.1], context_penalty_grid=[3.0], n_resamples=100, weight_before_change=0.02)
+RECORDED = TasteChange(change_id=1, change_seq=CHANGE, cause="confirmed", actor="pipeline", recorded_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def after_the_change(n: int, seed: int) -> pd.DataFrame:
+    """People choose what they had rejected."""
+    made = make_pairs(n, seed=seed)
+    sides = made["chosen_side"].map({"a": "b", "b": "a"})
+    return made.assign(chosen=made["rejected"], rejected=made["chosen"], chosen_side=sides, max_seq=made["max_seq"] + CHANGE)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> pd.DataFrame:
+    """Many from before a reversal of taste, some since."""
+    return pd.concat([make_pairs(900, seed=3), after_the_change(240, seed=4)], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def calib(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[pairs["split"] == "calib"]
+
+
+def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
+    version = ModelVersion(name="demo.reward_model", version=number, kind="reward_model", uri="runs:/r", content_hash="h", data_seq=CHANGE)
+    return Judge(version, fit_reward_model(pairs, QUICK, encoder=WordEncoder(), taste_changes=changes).model, None, "none")
+
+
+@pytest.fixture(scope="module")
+def champion(pairs: pd.DataFrame) -> Judge:
+    """Retrained when the change was confirmed."""
+    return fitted(2, pairs, TasteChanges(CHANGE))
+
+
+@pytest.fixture(scope="module")
+def forgetful(pairs: pd.DataFrame) -> Judge:
+    """Fitted by hand afterwards, as if taste had not changed."""
+    return fitted(3, pairs, NO_CHANGES)
+
+
+def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion, forgetful, calib):
+    """Most pairs are from before the change: by all of them it won, at 0.44 on the latest days where the champion had 0.88."""
+    assert not_worse(forgetful, champion, calib)[0]
+    verdict = assess(forgetful, champion, calib, taste_changes=TasteChanges.from_log([RECORDED]))
+    assert verdict.is_refused
+    assert "of the champion on the latest" in verdict.reason
+
+
+def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, forgetful, calib):
+    """The window holds today's taste, and most of all pairs do not."""
+    assert not_worse(forgetful, champion, calib)[0]
+    n_since = int((calib["max_seq"] >= CHANGE).sum())
+    verdict = assess(forgetful, champion, calib, params=AcceptanceParams(window_pairs=n_since))
+    assert verdict.is_refused
+    assert "of the champion on the latest" in verdict.reason
+
+
+def test_refit_that_knows_the_change_is_as_good_as_before(pairs, champion, calib):
+    again = fitted(4, pairs, TasteChanges.from_log([RECORDED]))
+    assert assess(again, champion, calib, taste_changes=TasteChanges(CHANGE)).is_accepted
+
+
+def test_change_of_one_category_leaves_the_others_in_the_comparison(champion, forgetful, calib):
+    of_others = calib.assign(category="facts")
+    whole, scoped = (
+        assess(forgetful, champion, of_others, taste_changes=changes)
+        for changes in (NO_CHANGES, TasteChanges(by_category={"poetry": CHANGE}))
+    )
+    assert scoped == whole
+
+
+@pytest.fixture(scope="module")
+def champions(tmp_path_factory, champion):
+    """Whose champion is version 2, at hand."""
+
+    class Registry:
+        def get(self, kind, alias):
+            return champion.version
+
+    class AtHand(Champions):
+        def judge(self, version=None):
+            return champion
+
+    home = tmp_path_factory.mktemp("home")
+    with Store.open(f"sqlite:///{home}/store.db", organization="o", project="demo") as store:
+        store.migrate()
+        yield AtHand(store, Registry(), home / "cache")
+
+
+@pytest.fixture
+def settle(champions, calib):
+    """The end of a calibration, as the asset comes to it."""
+    measured = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
+
+    def run(judge, **more):
+        report = CalibrationReport(
+            reward_model=judge.label, method="none", params={}, raw=measured, calibrated=measured, candidates={}, data_hash="h", n_fit=9,
+        )  # fmt: skip
+        return champions.settle(judge.version, judge.reward_model, NoCalibration(), report, calib, **more)
+
+    return run
+
+
+def test_refusal_is_stored_with_what_the_model_had_learnt_from(champions, settle, forgetful):
+    settled = settle(forgetful, taste_changes=TasteChanges(CHANGE))
+    assert not settled.takes_over
+    assert settled.told.startswith("demo.reward_model@3 was refused and stays candidate: accuracy")
+    refusal = champions.refusal("demo.reward_model@3")
+    assert (refusal.data_seq, refusal.cause) == (CHANGE, settled.reason)
+    assert champions.store.calibrations.newest().refusal == refusal
+
+
+def test_champion_itself_is_never_refused(champions, settle, champion, forgetful):
+    settled = settle(Judge(champion.version, forgetful.reward_model, None, "none"), taste_changes=TasteChanges(CHANGE))
+    assert settled.was_champion
+    assert settled.report.refusal is None
+    assert champions.refusal(champion.label) is None
+
+
+def test_promotion_not_asked_for_is_no_refusal(champions, settle, pairs):
+    settled = settle(fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False)
+    assert (settled.takes_over, settled.report.refusal) == (False, None)
