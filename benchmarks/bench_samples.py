@@ -44,7 +44,7 @@ def main() -> int:
         home = Path(folder) / "home"
         if trained.exists():
             shutil.copytree(trained, home / "cache" / "embedded_policy")
-        os.environ["DAGSTER_HOME"] = str(home / "dagster")
+        os.environ |= {"RLHF_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
         (home / "dagster").mkdir(parents=True)
         bench = Bench(home)
         whole = bench.dagster("full", given.prompts)

@@ -295,12 +295,12 @@ class Settings(BaseModel):
             key.removeprefix(ENV_PREFIX).lower(): value for key, value in environ.items() if key.startswith(ENV_PREFIX) and value != ""
         }
         named = given.pop("config", None)
-        config = _named_config(folder, named) if named is not None else _if_exists(folder / CONFIG)
+        config = _resolve_named_config(folder, named) if named is not None else _if_exists(folder / CONFIG)
         values = _yaml_values(config)
-        home = _usable_home(str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder)
+        home = _resolve_home(str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder)
         facts = HomeFacts.of(home)
         if named is None and facts is not None:
-            config = _recorded_config(home, facts, config, initialising=initialising)
+            config = _resolve_recorded_config(home, facts, config, initialising=initialising)
             values = _yaml_values(config)
         values = _with_facts(values | given, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
@@ -317,14 +317,14 @@ def _if_exists(path: Path) -> Path | None:
     return path.absolute() if path.exists() else None
 
 
-def _named_config(folder: Path, named: str) -> Path:
+def _resolve_named_config(folder: Path, named: str) -> Path:
     path = (folder / Path(named).expanduser()).absolute()
     if not path.is_file():
         raise ConfigurationError(f"RLHF_CONFIG names {path}, which is not a file. Correct it, or unset it.")
     return path
 
 
-def _recorded_config(home: Path, facts: HomeFacts, beside: Path | None, *, initialising: bool) -> Path | None:
+def _resolve_recorded_config(home: Path, facts: HomeFacts, beside: Path | None, *, initialising: bool) -> Path | None:
     """The file that the home recorded. `beside`, the one in the working directory, is read by `rlhf init` alone, where none is recorded."""
     if facts.config is None:
         if beside is not None and not initialising:
@@ -348,7 +348,7 @@ def _log_once(sentence: str) -> None:
     logging.getLogger(__name__).warning(sentence)
 
 
-def _usable_home(named: str, folder: Path) -> Path:
+def _resolve_home(named: str, folder: Path) -> Path:
     try:
         home = (folder / Path(named).expanduser()).absolute()
     except RuntimeError:

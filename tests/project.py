@@ -35,7 +35,7 @@ SMALL_POLICY = PretrainingParams(
 )
 
 # Before definitions load: a developer's own settings do not reach the tests, and no library reports home.
-for key in [k for k in os.environ if k.startswith(ENV_PREFIX)]:
+for key in [k for k in os.environ if k.startswith(ENV_PREFIX) or k == "DAGSTER_HOME"]:
     del os.environ[key]
 silence_telemetry()
 # Models this small gain nothing from a second thread, and lose seconds where two wait for one core.

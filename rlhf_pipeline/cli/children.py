@@ -10,7 +10,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None)  # loaded here: a forked child must not search for libraries
 
 
-def ending_with_this_process() -> Callable[[], None]:
+def bind_to_this_process() -> Callable[[], None]:
     """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does nothing where there is no Linux."""
     parent = os.getpid()
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from rlhf_pipeline.cli.children import ending_with_this_process
+from rlhf_pipeline.cli.children import bind_to_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.cli.serve import free_port
@@ -86,7 +86,7 @@ def _mlflow(workspace: Workspace, binaries: Path, port: int) -> list[str]:
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
     # Not in the checkout: Dagster lets a .env of the working directory win over the environment it is given.
-    end = ending_with_this_process()
+    end = bind_to_this_process()
     return subprocess.Popen(command, cwd=environ["RLHF_HOME"], env=environ, start_new_session=True, preexec_fn=end)  # noqa: PLW1509  no threads here
 
 

@@ -42,7 +42,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     settings = workspace.settings
     prepare(workspace, join=join)
     if join:
-        _take_artifacts_along(workspace)
+        _relocate_artifacts(workspace)
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
@@ -71,7 +71,7 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     homes.make_private(settings.home)
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
-        facts = _facts_of_rows(workspace)
+        facts = _derive_facts(workspace)
     remember(settings, HomeFacts.of(settings.home) or facts)
     _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
@@ -123,9 +123,9 @@ def record(settings: Settings, **changed: Any) -> None:
         wanted.write(settings.home)
 
 
-def _take_artifacts_along(workspace: Workspace) -> None:
+def _relocate_artifacts(workspace: Workspace) -> None:
     """MLflow's paths follow to this home, which takes the place of the one that they led to."""
-    old, new = workspace.registry.artifacts_moved()
+    old, new = workspace.registry.find_moved_artifacts()
     if old != new:
         copying.relocate(workspace.settings.tracking_uri, old, new)
 
@@ -162,7 +162,7 @@ def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) 
         )
 
 
-def _facts_of_rows(workspace: Workspace) -> HomeFacts | None:
+def _derive_facts(workspace: Workspace) -> HomeFacts | None:
     """What the rows of a home without facts say of it: imported days may begin before the setting's default."""
     settings, first = workspace.settings, workspace.store.comparisons.first_day()
     if first is None or date.fromisoformat(first) >= settings.start_day:

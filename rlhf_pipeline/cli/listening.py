@@ -16,10 +16,11 @@ FOLDER = "web_servers"  # a file for each: one that ends leaves those of the oth
 
 
 class Listening(BaseModel):
-    """One server: the address it prints, and its process as `completions.owners` names one."""
+    """One server: the address it prints, its process as `completions.owners` names one, and its home: a copied home copies this too."""
 
     url: str
     owner: str
+    home: Path
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def announced(home: Path, url: str) -> Iterator[None]:
         if is_dead(known.owner):
             path.unlink(missing_ok=True)
     mine = home / FOLDER / f"{socket.gethostname()}-{os.getpid()}.json"
-    write_whole(mine, (Listening(url=url, owner=new_owner()).model_dump_json() + "\n").encode())
+    write_whole(mine, (Listening(url=url, owner=new_owner(), home=home.resolve()).model_dump_json() + "\n").encode())
     try:
         yield
     finally:
@@ -42,7 +43,8 @@ def web_address(settings: Settings) -> str:
         return settings.web_url
     # Whether a process of another host lives is not known here, and its loopback is another one.
     here = f"{socket.gethostname()}/"
-    live = [(began, known.url) for began, _, known in _found(settings.home) if known.owner.startswith(here) and not is_dead(known.owner)]
+    ours = [(began, known) for began, _, known in _found(settings.home) if known.home == settings.home.resolve()]
+    live = [(began, known.url) for began, known in ours if known.owner.startswith(here) and not is_dead(known.owner)]
     return max(live)[1] if live else settings.web_url
 
 

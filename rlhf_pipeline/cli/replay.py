@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.cli.children import ending_with_this_process
+from rlhf_pipeline.cli.children import bind_to_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.showing import echo
@@ -75,4 +75,4 @@ def replay_pending(workspace: Workspace) -> int:
     # Threads that wait actively cost minutes where other processes want the cores.
     environ = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | settings.environ
     command = [sys.executable, "-m", "replay"]
-    return subprocess.run(command, cwd=checkout(), env=environ, check=False, preexec_fn=ending_with_this_process()).returncode
+    return subprocess.run(command, cwd=checkout(), env=environ, check=False, preexec_fn=bind_to_this_process()).returncode

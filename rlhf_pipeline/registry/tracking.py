@@ -106,11 +106,11 @@ class Tracking:
                 return None
             raise
 
-    def artifacts_moved(self) -> tuple[str, str]:
+    def find_moved_artifacts(self) -> tuple[str, str]:
         """The beginning of MLflow's paths as its database has it, and as it must be where the artifacts lie now."""
         with self._locked(), self._faults.named():
             client = self._client()
-            return self._moved(client.get_experiment(self._experiment(client, self.project)))
+            return self._compare_locations(client.get_experiment(self._experiment(client, self.project)))
 
     def _connect(self) -> tuple[Any, str]:
         with self._faults.named():
@@ -119,9 +119,9 @@ class Tracking:
             database = self._sqlite_file()
             if database is not None:
                 _use_wal(database)
-            old, new = self._moved(client.get_experiment(experiment_id))
+            old, new = self._compare_locations(client.get_experiment(experiment_id))
             if old != new:
-                self._follow(old, new)
+                self._relocate(old, new)
         return client, experiment_id
 
     def _client(self) -> Any:
@@ -133,14 +133,14 @@ class Tracking:
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # each fault is raised by its name, not logged with its SQL
         return NamedClient(MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri), self._faults)
 
-    def _moved(self, experiment: Any) -> tuple[str, str]:
+    def _compare_locations(self, experiment: Any) -> tuple[str, str]:
         """Old and new beginning of local paths; twice the same where nothing moved, or the files are not on this machine."""
         new = f"{_uri(self.artifacts)}/"
         old = str(experiment.artifact_location).removesuffix(experiment.name)
         is_local = old.startswith("file:") and new.startswith("file:")
         return (old, new) if is_local and _path(old) != _path(new) else (new, new)
 
-    def _follow(self, old: str, new: str) -> None:
+    def _relocate(self, old: str, new: str) -> None:
         """Let the paths of a database that was moved or copied with its artifacts follow: else runs would write into the old home."""
         database = self._sqlite_file()
         if database is None or database.parent.resolve() != _path(new).parent:

@@ -65,9 +65,9 @@ class Registry:
         """Migrate the database and create the project's experiment. Costs seconds once; every other call does it too."""
         self._tracking.open()
 
-    def artifacts_moved(self) -> tuple[str, str]:
+    def find_moved_artifacts(self) -> tuple[str, str]:
         """The beginning of MLflow's paths as its database has it, and as it must be where the artifacts lie now."""
-        return self._tracking.artifacts_moved()
+        return self._tracking.find_moved_artifacts()
 
     def name(self, kind: Kind) -> str:
         return f"{self.project}.{kind}"

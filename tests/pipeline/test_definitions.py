@@ -12,6 +12,8 @@ import pytest
 
 from definitions import definitions_for
 from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
 
@@ -149,8 +151,9 @@ def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:
 
 def test_definitions_load_through_the_workspace_file_from_another_folder(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "dagster"), "definitions", "validate", "-w", str(ROOT / "workspace.yaml")]
-    environ = os.environ | {"RLHF_HOME": str(tmp_path / "home"), "DAGSTER_HOME": str(tmp_path)}
-    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    settings = Settings(home=tmp_path / "home")
+    prepare(Workspace(settings))
+    environ = os.environ | settings.environ
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Validation successful for code location rlhf_pipeline" in done.stdout + done.stderr

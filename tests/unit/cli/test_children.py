@@ -6,18 +6,20 @@ import sys
 
 import pytest
 
+from rlhf_pipeline.cli import children
+
 PARENT = """
-import subprocess, sys, time
-from rlhf_pipeline.cli.children import ending_with_this_process
+import runpy, subprocess, sys, time
+bind_to_this_process = runpy.run_path(sys.argv[1])["bind_to_this_process"]  # without the two seconds that importing all of `cli` takes
 command = [sys.executable, "-c", "import time; print('child', flush=True); time.sleep(60)"]
-child = subprocess.Popen(command, preexec_fn=ending_with_this_process())
+child = subprocess.Popen(command, preexec_fn=bind_to_this_process())
 time.sleep(60)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 def test_child_ends_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, children.__file__], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     assert parent.stdout.readline() == "child\n"
     parent.send_signal(signal.SIGKILL)

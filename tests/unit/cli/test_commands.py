@@ -8,7 +8,10 @@ import typer.main
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app, main
+from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import records
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, REFLECTIONS, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
@@ -108,10 +111,7 @@ def test_runs_shows_what_was_tracked(rlhf):
 
 def test_exports_hold_every_row_under_the_named_file(rlhf, initialised, tmp_path):
     home = tmp_path / "home"
-    (home / "dagster").mkdir(parents=True)
-    (home / "dagster" / "dagster.yaml").write_text("")
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
-        store.migrate()  # frames are compared with the hashes in it
+    prepare(Workspace(Settings(home=home)))
     files = Artefacts(home / "frames")
     days = [date(2026, 1, n).isoformat() for n in (1, 2)]
     for day in days:
@@ -145,11 +145,9 @@ def completions(day):
 def filled(tmp_path):
     """A home with a few rows of the logs, made without running anything."""
     home = tmp_path / "home"
-    (home / "dagster").mkdir(parents=True)
-    (home / "dagster" / "dagster.yaml").write_text("")
+    prepare(Workspace(Settings(home=home)))
     Artefacts(home / "frames").write_frame("reflection_log", reflections(), DAY)
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
-        store.migrate()
         for hour in (9, 8):  # stored out of order
             store.calibrations.add(calibration_report(hour), calibrator={})
     return home

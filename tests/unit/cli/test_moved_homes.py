@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.listening import announced, web_address
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store, dumping
 from tests.unit.cli.conftest import Rlhf
@@ -90,3 +91,11 @@ def test_init_closes_the_databases_of_an_existing_home(rlhf: Rlhf, home: Path) -
         path.chmod(0o644)
     rlhf("init", home=home)
     assert [path.stat().st_mode & 0o777 for path in [home, *found]] == [0o700, 0o600, 0o600]
+
+
+def test_copy_does_not_send_people_to_the_server_of_the_original(tmp_path: Path) -> None:
+    home = tmp_path / "first"
+    with announced(home, "http://127.0.0.1:8123"):
+        copy = Path(shutil.copytree(home, tmp_path / "copy"))
+        assert web_address(Settings(home=home)) == "http://127.0.0.1:8123"
+        assert web_address(Settings(home=copy)) == Settings().web_url
