@@ -445,6 +445,12 @@ class AnnotationRules(Record):
     shows_length: bool = Field(default=False, description="characters of each completion, which invites a length bias")
     dimensions: tuple[str, ...] = Field(default=("helpful", "correct", "harmless", "style"), max_length=8, description="rubric, in order")
     seed: int = Field(default=0, ge=0, description="of sides, order, repeats and gold")
+    agreement_votes: int = Field(
+        default_factory=lambda said: _agreement_votes(said.get("overlap", 1)),
+        ge=2,
+        le=9,
+        description="judgements below which a comparison is open; left out of rules that are read, the overlap, two at least",
+    )
 
     @field_validator("dimensions")
     @classmethod
@@ -452,6 +458,16 @@ class AnnotationRules(Record):
         if len(set(names)) != len(names) or any(not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names):
             raise ValueError("dimensions must be different names of at most 40 letters in lower case, digits, spaces, _ or -")
         return names
+
+    def to_json(self) -> str:
+        """As stored. Rules whose `agreement_votes` is the default keep the bytes, and so the digest, they had before there was such a rule."""
+        is_default = self.agreement_votes == _agreement_votes(self.overlap)
+        return self.model_dump_json(exclude={"agreement_votes"} if is_default else None)
+
+
+def _agreement_votes(overlap: int) -> int:
+    """The default. Stored rules rely on it: another one would rewrite the consensus of the past."""
+    return max(2, overlap)
 
 
 class AssignmentKind(StrEnum):

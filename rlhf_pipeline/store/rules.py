@@ -72,7 +72,7 @@ class Rules:
 
     def put(self, rules: AnnotationRules, *, after: int, actor: str) -> int:
         """The version it became: the one that follows `after`. Raises OutdatedEdit where there is a newer one."""
-        record = rules.model_dump_json()
+        record = rules.to_json()
         with acting(self._database) as (connection, ledger):
             version = _next(self._database, connection, annotation_rules, after, "rules")
             row = {"version": version, "record": record, "created_at": self._database.clock.now().astimezone(UTC), "created_by": actor}

@@ -88,7 +88,7 @@ def _saying(site: Site, method: Method, fitted: Fitted | None) -> Said:
 
 
 def params_of(site: Site) -> ConsensusParams:
-    return ConsensusParams(min_votes=max(2, site.terms().rules.overlap))
+    return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
 def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:

@@ -112,3 +112,19 @@ def test_who_may_vote_is_not_shown_how_others_judged_what_they_may_still_be_deal
     )  # fmt: skip
     web.store.votes.cast(judged_by_me)
     assert {one for page in pages(curator) for one in page} == {other, settled}
+
+
+def test_another_overlap_leaves_past_consensus_as_it_was(web: Web, judged):
+    web.publish(2)
+    judged("c0000", "aa")
+    judged("c0001", "ab")
+    admin = web.client("admin")
+    before = admin.get("/consensus").json()
+    read = admin.get("/rules")
+    for rules in ({"overlap": 5}, {**read.json()["rules"], "overlap": 4}):  # as an older client sends them, and whole
+        put = admin.put("/rules", json=rules, headers={"If-Match": admin.get("/rules").headers["ETag"]})
+        assert (put.status_code, put.json()["rules"]["agreement_votes"]) == (200, 2)
+        assert admin.get("/consensus").json() == before
+    put = admin.put("/rules", json={"agreement_votes": 3}, headers={"If-Match": put.headers["ETag"]})
+    assert put.status_code == 200
+    assert {item["state"] for item in admin.get("/consensus").json()["items"]} == {"open"}

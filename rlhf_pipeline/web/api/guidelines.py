@@ -25,6 +25,7 @@ RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
 
 class NewRules(AnnotationRules):
     seed: int | None = Field(default=None, ge=0, description="left out or null: it stays")  # type: ignore[assignment]
+    agreement_votes: int | None = Field(default=None, ge=2, le=9, description="left out or null: it stays")  # type: ignore[assignment]
 
 
 @router.get("/guidelines", dependencies=READER)
@@ -62,12 +63,14 @@ def read_rules(site: AnySite, principal: RulesReader, response: Response) -> Rul
 
 @router.put("/rules", responses=documented(412, 428), tags=["rules"])
 def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: NewRules, if_match: IfMatch = None) -> RulesOut:
-    """All of them anew, for cards dealt from now on; what is left out is the default, but the seed stays. Only an admin sets another."""
+    """All of them anew, for cards dealt from now on; what is left out is the default, but seed and agreement_votes stay. Only an admin sets
+    another seed."""
     if body.seed is not None and not principal.sees_others_votes:
         said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
         raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
-    seed = site.store.rules.latest()[1].seed if body.seed is None else body.seed
-    rules = AnnotationRules.model_validate(body.model_dump() | {"seed": seed})
+    held = site.store.rules.latest()[1]
+    kept = {name: getattr(held, name) for name in ("seed", "agreement_votes") if getattr(body, name) is None}
+    rules = AnnotationRules.model_validate(body.model_dump() | kept)
     version = site.store.rules.put(rules, after=edited_version(if_match), actor=principal.user_id)
     site.terms.forget()
     response.headers["ETag"] = etag_of(version)

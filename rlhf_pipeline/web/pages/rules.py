@@ -20,6 +20,7 @@ Reader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
 Writer = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
 LABELS = {
     "overlap": "People per comparison",
+    "agreement_votes": "Judgements for agreement",
     "repeat_share": "Share of repeats",
     "repeat_after": "Votes before a repeat",
     "gold_share": "Share with a known answer",

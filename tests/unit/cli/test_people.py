@@ -155,7 +155,7 @@ def test_rules_are_changed_one_by_one_and_keep_their_versions(rlhf, store):
     )
     assert "none" in rlhf("rules", "set", "max_votes_per_day=")
     version, rules = store.rules.latest()
-    wanted = AnnotationRules(overlap=3, requires_reason=True, dimensions=("helpful", "style"))
+    wanted = AnnotationRules(overlap=3, requires_reason=True, dimensions=("helpful", "style"), agreement_votes=2)
     assert (version, rules.model_copy(update={"seed": 0})) == (2, wanted)
     assert rules.seed > 0, "it places the hidden cards: nobody may know it"
     assert "says so already" in rlhf("rules", "set", "overlap=3")
