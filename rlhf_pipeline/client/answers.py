@@ -227,7 +227,7 @@ class Progress(Answer):
 
 
 class AnnotatorQuality(Answer):
-    """Votes of `n` that bear a mark; what is None is not told to who asks."""
+    """Votes of `n` that bear a mark; None where it is unknown, or hidden from the user who asks."""
 
     annotator_id: str
     name: str | None

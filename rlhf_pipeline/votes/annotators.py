@@ -5,7 +5,7 @@
     median_seconds               of the votes that say how long they took
     too_fast                     share of them given faster than anybody reads both completions
     same_as_before               share of votes that say what the one before said, as shown: left, right or neither (straight-lining);
-                                 of two whose sides, if they took one, are known
+                                 of two that are known to have been shown with which side left; ties alone would say it of everybody
     gold_accuracy                first judgements of comparisons whose right choice is known
     mean_confidence, brier       stated confidence against the side that most of the others took, ties left out
     confidence_gap               mean_confidence less the share of those sides that were right; above 0 is too sure
@@ -133,7 +133,7 @@ def too_fast(timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: flo
 
 
 def _same_as_before(judged: pd.DataFrame) -> "pd.Series[bool]":
-    """In the order of seq; a vote for a side counts only where it is known which stood left."""
+    """In the order of seq, of votes of which it is known which completion stood left."""
     ordered = judged.sort_values(["annotator_id", "seq"])
     shown = side_shown(ordered)
     before = shown.groupby(ordered["annotator_id"]).shift()
@@ -142,10 +142,9 @@ def _same_as_before(judged: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def side_shown(judged: pd.DataFrame) -> pd.Series:
-    """What was said, as it was shown: 1 left, -1 right, 0 neither; missing where nobody knows which stood left."""
+    """What was said, as it was shown: 1 left, -1 right, 0 neither; missing where nobody knows which stood left, of ties too."""
     side = judged["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
-    is_known = judged["is_swapped"].notna() | (side == 0)
-    return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(is_known)
+    return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(judged["is_swapped"].notna())
 
 
 def met_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":

@@ -117,8 +117,8 @@ def _row(look: Look) -> tuple[int, ...]:
 def _shown(look: Look) -> int:
     if look.choice == Choice.SKIP:
         return SKIP
+    if look.is_swapped is None:  # a tie too: of votes for a side nothing is known, and ties alone would follow each other
+        return UNKNOWN
     if look.choice not in (Choice.A, Choice.B):
         return NEITHER
-    if look.is_swapped is None:
-        return UNKNOWN
     return LEFT if (look.choice == Choice.A) != look.is_swapped else RIGHT

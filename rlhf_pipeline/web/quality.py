@@ -42,7 +42,7 @@ def told(principal: Principal) -> tuple[Mark, ...]:
 
 
 def _annotator(who: str, found: Quality, principal: Principal, names: Mapping[str, str]) -> AnnotatorQuality:
-    shares = {mark: _share(found.marked[mark]) for mark in told(principal)}
+    shares = {mark: _share(found.marked[mark]) for mark in told(principal) if mark != HIDDEN or found.marked[mark].n}
     return AnnotatorQuality(annotator_id=who, name=names.get(who), n_votes=found.n_votes, **{mark: shares.get(mark) for mark in MARKS})
 
 

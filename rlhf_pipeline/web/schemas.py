@@ -452,7 +452,8 @@ class AnnotatorQuality(BaseModel):
     n_votes: int
     too_fast: MarkedShare | None = Field(description="faster than anybody reads both completions, of votes that say how long they took")
     same_as_before: MarkedShare | None = Field(
-        description="the same side, or neither, as the vote before, as shown; about half with who judges what they see. Not told to who votes"
+        description="share of votes that repeat the previous vote's displayed side; about 0.5 for attentive annotators. Null where no "
+        "displayed side is known, as of imported votes, and for users who may vote"
     )
     duplicate: MarkedShare | None = Field(
         description="of two completions that the same annotator had judged before under another comparison, repeats left out"

@@ -5,9 +5,10 @@ import uuid
 import httpx
 import pytest
 
+from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.web import Server, create_app, looking
 from rlhf_pipeline.web.looking import Looking
-from tests.web.conftest import Web
+from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
 LONG = "x" * 400  # both completions: 8 s at 100 characters a second
@@ -118,6 +119,22 @@ def test_a_machines_answers_are_nobodys_carelessness(web: Web):
     answer = web.client("auditor").get("/quality").json()
     assert (answer["annotators"], answer["n_annotators"]) == ([], 0)
     assert answer["up_to_seq"] == answer["newest_seq"] == 2
+
+
+def test_unknown_sides_accuse_nobody_of_repeating_themselves(web: Web):
+    """As imported votes have them: ties alone would follow each other."""
+    ids = web.publish(6)
+    for i, one in enumerate(ids):
+        choice = "tie" if i else "a"
+        web.store.votes.cast(
+            NewVote(
+                comparison_id=one, annotator_id="imported", annotator_kind="human", choice=choice, voted_at=NOON, origin="import",
+                idempotency_key=one,
+            )
+        )  # fmt: skip
+    reader = web.client("auditor")
+    assert told(reader)["imported"]["same_as_before"] is None
+    assert listed(reader, mark="same_as_before") == []
 
 
 @on_sqlite

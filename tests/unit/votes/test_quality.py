@@ -90,9 +90,8 @@ def test_shares_are_those_that_are_told_of_whole_frames() -> None:
     told = annotator_figures(votes, joint_model(votes), comparisons=shown, efforts=efforts).set_index("annotator_id")
     side = votes["choice"].map({"a": 1, "b": -1}).fillna(0)
     for who, mine in votes.assign(seconds=seconds, side=side).groupby("annotator_id"):
-        known = np.where(mine["side"] == 0, NEITHER, np.where(mine["is_swapped"].isna(), UNKNOWN, 9))
         swapped = mine["is_swapped"].fillna(False).astype(bool)
-        said = np.where((known == NEITHER) | mine["is_swapped"].isna(), known, np.where(swapped, -mine["side"], mine["side"]))
+        said = np.where(mine["is_swapped"].isna(), UNKNOWN, np.where(swapped, -mine["side"], mine["side"]))
         fast = np.where(mine["seconds"].isna(), NO_TIME, mine["seconds"] * FiguresParams().fastest_reading < 500)
         numbers = mine["comparison_id"].str[1:].astype(int)
         rows = np.array(
