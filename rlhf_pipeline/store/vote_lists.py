@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, and_, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, union_all
 
 from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
@@ -20,14 +20,14 @@ FEW = 5_000  # votes of one's own, with which the votes on the same comparisons 
 
 
 class Tally(Record):
-    """Votes of one annotator on one day with one choice."""
+    """Votes of one annotator on one day with one choice; of imported votes without a time, `day` and `last_voted_at` are missing."""
 
     annotator_id: str
     annotator_kind: AnnotatorKind
-    day: date
+    day: date | None
     choice: Choice
     n: int
-    last_received_at: datetime
+    last_voted_at: datetime | None
 
 
 class Judgement(Record):
@@ -180,9 +180,10 @@ class VoteLists:
 
     def _tallies(self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None) -> list[Tally]:
         limit = LATEST if up_to_seq is None else up_to_seq
-        by = tuple(counted.c[name] for name in ("annotator_id", "annotator_kind", "day", "choice"))
+        day = case((counted.c.voted_at.is_not(None), counted.c.day)).label("day")
+        by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
         among = self._database.mine(cast), cast.c.seq > after_seq, cast.c.seq <= limit
-        wanted = select(*by, func.count().label("n"), func.max(cast.c.received_at).label("last_received_at")).where(*among).group_by(*by)
+        wanted = select(*by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")).where(*among).group_by(*by)
         if counted is not cast:
             wanted = wanted.where(cast.c.supersedes == counted.c.vote_id, self._database.mine(counted))
         with self._database.reading() as connection:

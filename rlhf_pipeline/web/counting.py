@@ -25,7 +25,7 @@ class Counted:
     n_machine: int = 0
     n_skips: int = 0
     by_day: dict[date, int] = field(default_factory=dict)
-    by_annotator: dict[tuple[str, AnnotatorKind], dict[date, int]] = field(default_factory=dict)
+    by_annotator: dict[tuple[str, AnnotatorKind], dict[date | None, int]] = field(default_factory=dict)  # None: nobody knows the day
     paces: dict[str, deque[float]] = field(default_factory=dict)
     last_at: dict[str, datetime] = field(default_factory=dict)
 
@@ -37,7 +37,8 @@ class Counted:
             self.n_machine += n
         else:
             self.n_votes += n
-            self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
+            if tally.day is not None:
+                self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
         days = self.by_annotator.setdefault((tally.annotator_id, tally.annotator_kind), {})
         days[tally.day] = days.get(tally.day, 0) + n
 
@@ -67,7 +68,8 @@ class Progress:
         paces = self._store.votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest)
         for tally in cast:
             known.count(tally, tally.n)
-            known.last_at[tally.annotator_id] = max(tally.last_received_at, known.last_at.get(tally.annotator_id, tally.last_received_at))
+            if tally.last_voted_at is not None:
+                known.last_at[tally.annotator_id] = max(tally.last_voted_at, known.last_at.get(tally.annotator_id, tally.last_voted_at))
         for tally in replaced:
             known.count(tally, -tally.n)
         for annotator_id, seconds in paces:

@@ -57,7 +57,7 @@ def work(left: WorkLeft) -> Work:
 
 
 def _annotator(
-    counted: Counted, who: str, kind: AnnotatorKind, days: dict[date, int], today: date, names: dict[str, str]
+    counted: Counted, who: str, kind: AnnotatorKind, days: dict[date | None, int], today: date, names: dict[str, str]
 ) -> AnnotatorProgress:
     paces = counted.paces.get(who)
     return AnnotatorProgress(

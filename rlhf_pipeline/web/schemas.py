@@ -429,7 +429,8 @@ class AnnotatorProgress(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted once."""
+    """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted once. A day is that of `voted_at`:
+    imported votes without a time stand in no day and are nobody's last."""
 
     work: Work
     votes: int

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.records import AnnotatorKind, NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.counting import Progress
 from tests.web.conftest import NOON, comparisons
@@ -41,3 +41,17 @@ def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     assert list(counted.paces["ann"]) == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
     vote(store, 5)
     assert progress.counted().n_votes == 6
+
+
+def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):
+    """Not on that of the import, and on no day where nobody wrote it down."""
+    store = open_store("demo")
+    store.comparisons.publish(comparisons(3), published_at=NOON)
+    last_year = NOON - timedelta(days=365)
+    vote(store, 0, origin="import", voted_at=last_year)
+    vote(store, 1, origin="import", voted_at=None)
+    vote(store, 2, origin="import", voted_at=None, annotator_id="undated")
+    counted = Progress(store).counted()
+    assert (counted.n_votes, counted.by_day) == (3, {last_year.date(): 1})
+    assert counted.last_at == {"ann": last_year}
+    assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == {last_year.date(): 1, None: 1}
