@@ -189,7 +189,12 @@ class Settings(BaseModel):
     max_concurrent_runs: int = Field(
         default=4, ge=1, le=1000, description="Runs at the same time; `rlhf init` and `rlhf dev` write it into Dagster's home"
     )
-    sensor_seconds: int = Field(default=10, ge=1, le=86_400, description="Least time between two ticks of a sensor")
+    sensor_seconds: int = Field(
+        default=10, ge=1, le=86_400, description="Least time between two ticks of the sensors `votes` and `retraining`"
+    )
+    slow_sensor_seconds: int = Field(
+        default=60, ge=1, le=86_400, description="Least time between two ticks of the other sensors; each tick costs 0.1 s of CPU"
+    )
     heartbeat_seconds: float = Field(default=5, gt=0, le=3600, description="Between two heartbeats of a run")
     dead_after_seconds: float = Field(
         default=60, gt=0, le=604_800, description="Silence after which a run counts as killed; at least two heartbeats"

@@ -8,13 +8,14 @@ from jobs.feedback import learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
-from sensors.runs import replay_first, unseen
+from sensors.runs import replay_first, store_of, unseen
 
 
 def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="learning", job=learning, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def learn(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    @dg.sensor(name="learning", job=learning, minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    def learn(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests reward model and calibration when enough comparisons were voted on beyond what the latest model learnt from."""
+        store = store_of(context, settings)
         if waiting := replay_first(store):
             return waiting
         due = next_fit(settings, store)

@@ -17,7 +17,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import RunRow
 from sensors.run_health import RETRY_TAG
-from sensors.runs import RUN_KEY_TAG
+from sensors.runs import RUN_KEY_TAG, store_of
 from sensors.votes import stretches
 
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
@@ -26,9 +26,10 @@ COMPLETIONS = dg.AssetKey("completions")
 
 
 def parked_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="parked", job=collection, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def parked(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    @dg.sensor(name="parked", job=collection, minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    def parked(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Asks again for what waited for a provider, once its time is over."""
+        store = store_of(context, settings)
         waiting = [run for run in store.generation.parked() if run.parked_until is not None]
         requests: list[dg.RunRequest] = []
         for run in waiting:

@@ -27,7 +27,7 @@ from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import HalfImport, Store
 from rlhf_pipeline.store.imports import KILLED
 from sensors.learning import is_uncalibrated, model_name, pairs_short
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE, causes, failures_of, run_of, status_of, why_failed
+from sensors.runs import STEP_TAG, SUBMISSION_LEASE, causes, failures_of, run_of, status_of, store_of, why_failed
 from sensors.votes import OF_PROJECT, UP_TO_SEQ
 
 MAX_ATTEMPTS = 3
@@ -249,9 +249,10 @@ def _is_held(lock: Path) -> bool:
 
 
 def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="replay", jobs=[feedback, learning], minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def replay(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    @dg.sensor(name="replay", jobs=[feedback, learning], minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    def replay(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests the next step of the oldest imported day, one run after another."""
+        store = store_of(context, settings)
         step = Replay(settings, context.instance, store).advance()
         if isinstance(step, dg.RunRequest):
             for sentence in outside_of(step.partition_key or "", step.tags):

@@ -5,7 +5,6 @@ attempt, and a decision counts as submitted only once its run is found. So a cha
 between decision and submission, none doubled by a re-tick, a cursor reset or a second daemon.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,10 +12,10 @@ import dagster as dg
 
 from jobs.retraining import retraining
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE, replay_first, run_of, status_of
+from sensors.runs import STEP_TAG, SUBMISSION_LEASE, replay_first, resource_of, run_of, status_of, store_of
 
 DECISION_TAG, ATTEMPT_TAG = "rlhf/decision_id", "rlhf/attempt"
 MAX_ATTEMPTS = 3
@@ -26,11 +25,11 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
     model_name = f"{settings.project}.reward_model"
 
     @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def retrain(
-        context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store], now: dg.ResourceParam[Callable[[], datetime]]
-    ) -> dg.SensorResult | dg.SkipReason:
+    def retrain(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Settles what ran, decides on new events, requests what is pending."""
-        _settle(context.instance, store)
+        store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
+        if store.decisions.pending() or store.decisions.submitted():
+            _settle(context.instance, store)
         if waiting := replay_first(store):
             return waiting
         champion = store.promotions.champion(model_name)

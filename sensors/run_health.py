@@ -14,7 +14,7 @@ from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import STEP_TAG, unseen
+from sensors.runs import STEP_TAG, store_of, unseen
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
@@ -28,9 +28,10 @@ def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus, *, sta
     limit = timedelta(seconds=settings.dead_after_seconds)
     to_start = max(2 * limit, timedelta(seconds=start_seconds))
 
-    @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def run_health(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    def run_health(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the daily ones again."""
+        store = store_of(context, settings)
         now = datetime.now(UTC)
         alive = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_ours(context, r.dagster_run)]
         dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]

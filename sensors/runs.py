@@ -4,17 +4,38 @@ The daemon remembers run keys per sensor and location. Runs started by hand, by 
 same key as a tag; asking for the tag covers them all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
 
 import dagster as dg
 from dagster._core.storage.tags import RUN_KEY_TAG  # the public API has no name for this tag
 
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 
+Given = TypeVar("Given")
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
 SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves alone what the first one is submitting
+
+
+def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
+    """The store in the context's resources, else this process's own.
+
+    Sensors declare no resources: for each tick of a sensor that does, Dagster opens its instance, which is half the CPU of a tick.
+    """
+    return resource_of(context, "store", partial(_open_store, settings))
+
+
+def resource_of(context: dg.SensorEvaluationContext, name: str, default: Callable[[], Given]) -> Given:
+    """What the demo or a test put into the context under this name, else `default()`."""
+    return cast(Given, getattr(context.resources, name)) if name in (context.resource_defs or {}) else default()
+
+
+@lru_cache(maxsize=4)
+def _open_store(settings: Settings) -> Store:
+    return Store.open(settings.store_url, organization=settings.organization, project=settings.project)
 
 
 def replay_first(store: Store) -> dg.SkipReason | None:

@@ -11,7 +11,7 @@ from assets.partitions import DAYS
 from jobs.feedback import feedback
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from sensors.runs import keys_of
+from sensors.runs import keys_of, store_of
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 UP_TO_SEQ = "rlhf/up_to_seq"  # of a range run, beside the project's name: by these it is found again
@@ -20,8 +20,9 @@ OF_PROJECT = "rlhf/range_of_project"
 
 def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(name="votes", job=feedback, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
-    def votes(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult | dg.SkipReason:
+    def votes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Reports touched days to `votes_inbox` and requests their feedback."""
+        store = store_of(context, settings)
         cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
         touched = store.votes.touched_days(cursor["seq"])
         waiting = _merged(cursor["waiting"], touched)
@@ -31,7 +32,7 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         due = {day: w for day, w in waiting.items() if first <= day <= last and day not in replaying and _is_due(w, settings, now)}
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
-        requests = _requests(_unasked(context.instance, due, settings.project), settings.project)
+        requests = _requests(_unasked(context.instance, due, settings.project), settings.project) if due else []
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_news(store, t.day, t.max_seq) for t in touched if first <= str(t.day) <= last],
@@ -60,8 +61,6 @@ def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bo
 
 def _unasked(instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]], project: str) -> dict[str, Mapping[str, Any]]:
     """The due days whose votes no run was asked for yet, alone or in a range: after a reset of the cursor all days are due."""
-    if not due:
-        return {}
     alone = keys_of(instance, [_run_key(project, day, w["seq"]) for day, w in due.items()])
     ranges = [run.tags for run in instance.get_runs(dg.RunsFilter(job_name=feedback.name, tags={OF_PROJECT: project}))]
 

@@ -144,9 +144,9 @@ class Project:
     def tick(self, sensor: str, *, keep_cursor: bool = True) -> Any:
         """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the daemon does."""
         found = self.defs.get_repository_def().get_sensor_def(sensor)
-        needed = {key: self.store if key == "store" else (self.defs.resources or {})[key] for key in found.required_resource_keys}
+        given = {"store": self.store, "now": (self.defs.resources or {})["now"]}
         with dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursors.get(sensor), resources=needed,
+            instance=self.instance, cursor=self.cursors.get(sensor), resources=given,
             repository_def=self.defs.get_repository_def(),
         ) as context:  # fmt: skip
             data = found.evaluate_tick(context)

@@ -47,6 +47,8 @@ ALLOWED: dict[str, set[str]] = {
     "homes": {*FOUNDATION, "store"},  # whether a home is whole; every command, the web app and the application ask it
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
+    "children": set(),
+    "supervisor": {"errors", "children"},  # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "client": set(FOUNDATION),  # somebody else's program installs it: it speaks HTTP, and knows no store
     "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions", "homes"},
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads files wherever they lie.
@@ -63,6 +65,8 @@ ALLOWED: dict[str, set[str]] = {
         "champions",
         "homes",
         "web",
+        "supervisor",
+        "children",
     },
 }
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.cli.children import bind_to_this_process
+from rlhf_pipeline.children import bind_to_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.showing import echo

@@ -1,6 +1,7 @@
 """MLflow: runs, model versions, aliases and their history. The only code that knows MLflow; knows no model class and no Dagster."""
 
 from rlhf_pipeline.config import code_commit
+from rlhf_pipeline.registry.interface import web_interface
 from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
 from rlhf_pipeline.registry.runs import Run, TrackedRun, ceiling_beside, is_accuracy, lacks_ceiling, missing_ceilings
 from rlhf_pipeline.registry.tracking import Tracking, make_tables
@@ -26,4 +27,5 @@ __all__ = [
     "missing_ceilings",
     "opening_recorder",
     "openings",
+    "web_interface",
 ]

@@ -132,6 +132,16 @@ def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(sim
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
 
 
+def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.Definitions) -> None:
+    intervals = {s.name: s.minimum_interval_seconds for s in human.get_repository_def().sensor_defs}
+    assert intervals == {"votes": 10, "retraining": 10, "replay": 60, "learning": 60, "run_health": 60, "parked": 60}
+
+
+def test_sensor_declares_no_resource(human: dg.Definitions) -> None:
+    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick, see bench_at_rest."""
+    assert {s.name: s.required_resource_keys for s in human.get_repository_def().sensor_defs if s.required_resource_keys} == {}
+
+
 def test_simulated_voting_exists_only_where_annotators_are_simulated(simulated: dg.Definitions, human: dg.Definitions) -> None:
     names = [{j.name for j in defs.get_repository_def().get_all_jobs()} for defs in (simulated, human)]
     assert names[0] - names[1] == {"simulated_voting"}

@@ -34,7 +34,7 @@ class Replayed:
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     home, folder = tmp_path_factory.mktemp("replayed"), tmp_path_factory.mktemp("daemons")
-    quick = {"sensor_seconds": 1, "heartbeat_seconds": 1, "dead_after_seconds": 5, "quiet_minutes": 0}
+    quick = {"sensor_seconds": 1, "slow_sensor_seconds": 1, "heartbeat_seconds": 1, "dead_after_seconds": 5, "quiet_minutes": 0}
     settings = Settings(home=home, project="real", min_new_pairs=N, refit_after_pairs=1_000_000, **quick)
     files = ImportFiles.write(folder, DAYS, n=N)
     bare = Project(settings, dg.DagsterInstance.ephemeral())

@@ -60,7 +60,9 @@ class Household:
 
 @pytest.fixture(scope="module")
 def household(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
-    project = make_project(persistent=True, sensor_seconds=2, heartbeat_seconds=1, dead_after_seconds=10, quiet_minutes=0.02)
+    project = make_project(
+        persistent=True, sensor_seconds=2, slow_sensor_seconds=2, heartbeat_seconds=1, dead_after_seconds=10, quiet_minutes=0.02
+    )
     for index in range(2):
         project.collect(project.day(index))
         project.vote(project.day(index))

@@ -46,7 +46,7 @@ class Dev:
 
 @pytest.fixture(scope="module")
 def dev(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    project = make_project(persistent=True, completion_backend="template", sensor_seconds=2)
+    project = make_project(persistent=True, completion_backend="template", sensor_seconds=2, slow_sensor_seconds=2)
     ports = {name: free_port() for name in ("dagster", "mlflow", "web")}
     command = [str(BINARIES / "rlhf"), "dev", *(part for name, port in ports.items() for part in (f"--{name}-port", str(port)))]
     server = Server.start(command, project.environ, tmp_path_factory.mktemp("dev") / "dev.log")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlhf_pipeline.cli import children
+from rlhf_pipeline import children
 
 PARENT = """
 import runpy, subprocess, sys, time

@@ -1,0 +1,171 @@
+"""Starts servers as child processes, waits until they answer, and ends all of them together.
+
+`rlhf dev` becomes this program (`exec`) once the home is ready. It imports next to nothing, so that the process that waits takes
+11 MB instead of the 200 MB of a command line that has used MLflow: see bench_at_rest.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+import psutil
+
+from rlhf_pipeline.children import bind_to_this_process
+from rlhf_pipeline.errors import ConfigurationError
+
+SECONDS_TO_START = 120
+SECONDS_TO_STOP = 15
+
+
+@dataclass(frozen=True)
+class Server:
+    """One child process. With `after` it starts once something accepts connections on that Unix socket."""
+
+    command: list[str]
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The servers in the order of their start, the addresses that must answer, and what to print then."""
+
+    servers: list[Server]
+    folder: str  # their working directory
+    urls: list[str]
+    ready: str
+    scratch: str  # a folder that is deleted at the end
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        fields = json.loads(text)
+        return cls(**{**fields, "servers": [Server(**server) for server in fields["servers"]]})
+
+
+def become(plan: Plan, environ: dict[str, str]) -> NoReturn:
+    """Replace this process by the supervisor of `plan`; the process id stays the same."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", __name__, json.dumps(asdict(plan))], environ)
+
+
+def main(plan: Plan) -> int:
+    """Run the servers until Ctrl-C (exit code 0) or until one of them ends or does not start (1)."""
+    try:
+        supervise(plan)
+    except ConfigurationError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        shutil.rmtree(plan.scratch, ignore_errors=True)
+    return 0
+
+
+def supervise(plan: Plan) -> None:
+    # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told it to ignore Ctrl-C.
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop, signal.default_int_handler)
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        for server in plan.servers:
+            if server.after is not None:
+                _wait_for_socket(server.after, servers)
+            servers.append(_start(server.command, plan.folder))
+        _wait(plan.urls, servers)
+        print(plan.ready, flush=True)
+        while all(server.poll() is None for server in servers):
+            time.sleep(1)
+        raise ConfigurationError("A server ended by itself; its last lines above say why. The others are stopped.")
+    except KeyboardInterrupt:
+        print("stopping", flush=True)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must leave nobody behind
+        _stop(servers)
+
+
+def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+    # Not in the checkout: Dagster lets a .env of the working directory win over the environment it is given.
+    end = bind_to_this_process()
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=end)  # noqa: PLW1509  no threads here
+
+
+def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends whole process groups: the servers start children of their own, and some outlive the server that started them."""
+    for server in servers:
+        _signal(server, signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while any(_lives(server) for server in servers) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for server in servers:
+        _signal(server, signal.SIGKILL)
+        server.wait()
+
+
+def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, number)
+
+
+def _lives(server: subprocess.Popen[bytes]) -> bool:
+    """Whether any process of the server's group still works; one that ended and was not collected does not."""
+    server.poll()
+    found = psutil.process_iter(["status"])
+    return any(_group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE for p in found)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _wait(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + SECONDS_TO_START
+    for url in urls:
+        while not _answers(url):
+            _refuse_ended(servers)
+            if time.monotonic() > deadline:
+                raise ConfigurationError(f"{url} did not answer within {SECONDS_TO_START} s.")
+            time.sleep(0.5)
+
+
+def _wait_for_socket(path: str, servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + SECONDS_TO_START
+    while not _accepts(path):
+        _refuse_ended(servers)
+        if time.monotonic() > deadline:
+            raise ConfigurationError(f"Nothing listened on {path} within {SECONDS_TO_START} s; the lines above may say why.")
+        time.sleep(0.2)
+
+
+def _refuse_ended(servers: Sequence[subprocess.Popen[bytes]]) -> None:
+    if any(server.poll() is not None for server in servers):
+        raise ConfigurationError("A server ended while starting; its last lines above say why.")
+
+
+def _accepts(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan.from_json(sys.argv[1])))

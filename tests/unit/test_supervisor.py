@@ -1,0 +1,91 @@
+"""The process behind `rlhf dev`: starts servers, ends all of them together, and is small itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlhf_pipeline.registry import web_interface
+from rlhf_pipeline.supervisor import Plan, Server
+
+ROOT = Path(__file__).parents[2]
+SLEEPER = [sys.executable, "-c", "import os, time; open(f'{os.getpid()}.pid', 'w'); time.sleep(60)"]
+LISTENER = [
+    sys.executable,
+    "-c",
+    "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); time.sleep(60)",
+]
+Started = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Started]:
+    (tmp_path / "scratch").mkdir()
+    processes = []
+
+    def start(*servers: Server) -> subprocess.Popen[str]:
+        plan = Plan(servers=list(servers), folder=str(tmp_path), urls=[], ready="all are ready", scratch=str(tmp_path / "scratch"))
+        command = [sys.executable, "-m", "rlhf_pipeline.supervisor", json.dumps(asdict(plan))]
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
+    process = start(Server(SLEEPER), Server(SLEEPER))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "all are ready\n"
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert len(children) == 2
+    assert not any(child.is_running() for child in children)
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> None:
+    ends_after_the_other_started = "import glob, time\nwhile not glob.glob('*.pid'): time.sleep(0.01)"
+    process = start(Server(SLEEPER), Server([sys.executable, "-c", ends_after_the_other_started]))
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "A server ended" in errors
+    [sleeper] = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert not psutil.pid_exists(sleeper)
+
+
+def test_mlflow_address_with_a_password_stays_out_of_the_command_line(tmp_path: Path) -> None:
+    url = "postgresql+psycopg2://ann:hush@db/mlflow"
+    command, environ = web_interface(url, tmp_path, host="127.0.0.1", port=5000)
+    assert url in environ.values()
+    assert "hush" not in " ".join(command)
+
+
+def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path: Path) -> None:
+    here = str(tmp_path / "here")
+    connects = [sys.executable, "-c", f"import socket, time; socket.socket(socket.AF_UNIX).connect({here!r}); time.sleep(60)"]
+    process = start(Server(LISTENER), Server(connects, after=here))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "all are ready\n"
+
+
+def test_supervisor_imports_nothing_large() -> None:
+    script = (
+        "import sys, rlhf_pipeline.supervisor; print(sorted({'pandas', 'numpy', 'pydantic', 'typer', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    loaded = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
