@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_pipeline.cli.dagster_side import copied_dagster_state
-from rlhf_pipeline.cli.storage_check.databases import open_store, store_findings
+from rlhf_pipeline.cli.storage_check.databases import PAGES, open_store, store_findings
 from rlhf_pipeline.cli.storage_check.files import file_findings
 from rlhf_pipeline.cli.storage_check.finding import Finding, attempt
 from rlhf_pipeline.cli.storage_check.models import model_findings
@@ -37,11 +37,12 @@ def findings(settings: Settings, progress: Progress = silent) -> Iterator[Findin
 
 def _against_store(settings: Settings, store: Store, state: dict[str, Any], progress: Progress) -> Iterator[Finding]:
     try:
-        found = list(store_findings(settings, store))
-        yield from found
-        if all(finding.is_sound for finding in found if finding.what == "pages of the store"):
-            yield from model_findings(settings, store, progress)
-            yield from file_findings(settings, store, state.get("made", {}), progress)
+        for finding in store_findings(settings, store):
+            yield finding
+            if finding.what == PAGES and not finding.is_sound:
+                return
+        yield from model_findings(settings, store, progress)
+        yield from file_findings(settings, store, state.get("made", {}), progress)
     except PipelineError as error:
         yield Finding("store", str(error), is_sound=False)
 

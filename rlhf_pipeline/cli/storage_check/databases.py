@@ -10,6 +10,8 @@ from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 
 RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`; `rlhf init` would begin without any vote."
 
+PAGES = "pages of the store"  # where these are damaged nothing else is worth reading
+
 
 def open_store(settings: Settings) -> Store:
     """Raises StoreError for a store that is missing, holds no tables, or is of another version."""
@@ -24,7 +26,7 @@ def open_store(settings: Settings) -> Store:
 
 def store_findings(settings: Settings, store: Store) -> Iterator[Finding]:
     yield Finding("store", f"{store.database.where}, version {migrations.HEAD}")
-    damaged = attempt("pages of the store", lambda: "; ".join(integrity.damage(store.database)))
+    damaged = attempt(PAGES, lambda: "; ".join(integrity.damage(store.database)))
     if damaged.found:
         yield Finding(damaged.what, f"{damaged.found} {RESTORE}", is_sound=False)
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from upath import UPath
 
-from rlhf_pipeline.artefacts import FOLDER, RECORDS, Artefacts
+from rlhf_pipeline.artefacts import ATTEMPTS, FOLDER, RECORDS, Artefacts
 from rlhf_pipeline.cli.storage_check.finding import Finding, summarise
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
@@ -56,13 +56,11 @@ def _frames(frames: Sequence[tuple[str, str | None]], files: Artefacts, store: S
 
 
 def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame, store: Store) -> list[str]:
-    if day is None or frame.empty:
-        return []
-    if stage == "votes":
+    if day is not None and stage == "votes" and not frame.empty:
         return _votes_disagreement(path, day, frame, store)
-    if stage != "comparisons":
+    if day is None or stage != "comparisons":
         return []
-    here, there = set(frame["comparison_id"]), set(store.comparisons.for_days([day])["comparison_id"])
+    here, there = (_rows(comparisons) for comparisons in (frame, store.comparisons.for_days([day])))
     return [] if here == there else [f"{path} holds {_apart(here, there, 'comparisons')}. {AGAIN}"]
 
 
@@ -70,13 +68,18 @@ def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store
     """A snapshot was taken at some seq from its last vote on: votes that were displaced since then may be in it or not."""
     last = int(frame["seq"].max())
     then, now = (store.votes.snapshot([day], up_to_seq=seq) for seq in (last, None))
-    here, at_least, at_most = (set(rows[IDENTITY].itertuples(index=False, name=None)) for rows in (frame, now[now["seq"] <= last], then))
+    here, at_least, at_most = (_rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then))
     if at_least <= here <= at_most:
         return []
     return [f"{path} holds {_apart(here, (here & at_most) | at_least, 'votes')} up to seq {last}. {AGAIN}"]
 
 
-def _apart(here: set[object], there: set[object], what: str) -> str:
+def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
+    """As text, because a missing value equals no other."""
+    return set(frame.astype(str).itertuples(index=False, name=None))
+
+
+def _apart(here: Set[object], there: Set[object], what: str) -> str:
     return f"{len(here):,} {what}, {len(here - there):,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
 
 
@@ -114,10 +117,13 @@ def _outside(root: UPath, path: UPath) -> list[str]:
 
 
 def _difference(name: str, path: UPath, store: Store) -> list[str]:
-    try:
-        content = get(path)
-    except PipelineError as error:
-        return [str(error)]
-    if content is None:
-        return [f"{path} is missing. {AGAIN}"]
-    return [f"{path} was changed since it was written. {AGAIN}"] if store.file_hashes.changed({name: content}) else []
+    for _ in range(ATTEMPTS):
+        try:
+            content = get(path)
+        except PipelineError as error:
+            return [str(error)]
+        if content is None:
+            return [f"{path} is missing. {AGAIN}"]
+        if not store.file_hashes.changed({name: content}):
+            return []
+    return [f"{path} was changed since it was written. {AGAIN}"]

@@ -19,10 +19,12 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.storage_check import Finding, findings
+from rlhf_pipeline.cli.storage_check.databases import store_findings
 from rlhf_pipeline.cli.storage_check.files import file_findings
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.protocols import silent
 from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, ModelVersion, NewVote
 from rlhf_pipeline.store import Store, integrity
 from rlhf_pipeline.store.migrations import downgrade
@@ -119,12 +121,25 @@ def faults(home: Path) -> str:
     return " ".join(f"{one.what}: {one.found}" for one in findings(Settings.read({"RLHF_HOME": str(home)}, home)) if not one.is_sound)
 
 
-def file_faults(home: Path, made: dict[str, list[str]] | None = None) -> str:
-    """Of the part that reads files: it needs no MLflow, whose opening takes a second."""
+def store_of(home: Path) -> tuple[Settings, Store]:
     settings = Settings.read({"RLHF_HOME": str(home)}, home)
-    with Store.open_read_only(settings.store_url, organization=settings.organization, project=settings.project) as store:
-        found: list[Finding] = list(file_findings(settings, store, made or {}, lambda done, total, note="": None))
-    return " ".join(one.found for one in found if not one.is_sound)
+    return settings, Store.open_read_only(settings.store_url, organization=settings.organization, project=settings.project)
+
+
+def file_lines(home: Path, made: dict[str, list[str]] | None = None) -> list[Finding]:
+    """The part that reads files: it needs no MLflow, whose opening takes a second."""
+    settings, store = store_of(home)
+    with store:
+        return list(file_findings(settings, store, made or {}, silent))
+
+
+def file_faults(home: Path, made: dict[str, list[str]] | None = None) -> str:
+    return " ".join(one.found for one in file_lines(home, made) if not one.is_sound)
+
+
+def hashes_line(home: Path) -> str:
+    (said,) = [one.found for one in file_lines(home) if one.what == "hashes of files"]
+    return said
 
 
 def check(home: Path) -> Result:
@@ -184,9 +199,31 @@ def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
         connection.execute("DROP TRIGGER votes_refuse_update")
         connection.execute("UPDATE votes SET choice = 'b' WHERE seq = 3")
         connection.commit()
+    settings, store = store_of(home)
+    with store:
+        (chain,) = [one for one in store_findings(settings, store) if one.what == "audit chain"]
+    assert "The audit chain of default/demo is broken" in chain.found
+    assert f"votes/{DAY}.parquet holds {N} votes, 1 of them unknown to the store" in file_faults(home)
+
+
+def test_changed_text_of_a_published_comparison_is_found(home: Path) -> None:
+    with closing(sqlite3.connect(home / "store.db")) as connection:
+        for (trigger,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'comparisons'"
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("UPDATE comparisons SET completion_a = 'yet' WHERE comparison_id = ?", (f"c{DAY}-3",))
+        connection.commit()
+    assert f"comparisons/{DAY}.parquet holds {N} comparisons, 1 of them unknown to the store" in file_faults(home)
+
+
+def test_damaged_page_of_the_store_is_found(home: Path) -> None:
+    content = bytearray((home / "store.db").read_bytes())
+    content[4096 * 3 : 4096 * 3 + 8] = b"\xff" * 8
+    (home / "store.db").write_bytes(content)
     said = faults(home)
-    assert "The audit chain of default/demo is broken" in said
-    assert f"votes/{DAY}.parquet holds {N} votes, 1 of them unknown to the store" in said
+    assert "pages of the store:" in said
+    assert "rlhf storage restore" in said
 
 
 def test_missing_mlflow_database_is_a_fault_and_is_not_made(home: Path) -> None:
@@ -258,9 +295,7 @@ def test_halved_frame_that_was_never_recorded_contradicts_the_store(home: Path, 
 def test_files_of_an_older_version_are_counted_and_no_fault(home: Path) -> None:
     forget_hashes(home)
     assert file_faults(home) == ""
-    settings = Settings.read({"RLHF_HOME": str(home)}, home)
-    (said,) = [one.found for one in findings(settings) if one.what == "hashes of files"]
-    assert said == "0 as written, 5 not recorded"
+    assert hashes_line(home) == "0 as written, 5 not recorded"
 
 
 def test_frame_that_leads_outside_its_folder_is_a_fault(home: Path, tmp_path: Path) -> None:
@@ -288,21 +323,21 @@ def test_write_that_did_not_end_is_counted_and_no_fault(home: Path) -> None:
         writing = store.file_hashes.replacing({f"frames/votes/{DAY}.parquet": b"new"})
         writing.__enter__()
     assert file_faults(home) == ""
-    (said,) = [one.found for one in findings(settings) if one.what == "hashes of files"]
-    assert "1 with a write that did not end" in said
+    assert "1 with a write that did not end" in hashes_line(home)
 
 
 def test_changed_calibrator_is_found(home: Path) -> None:
     with closing(sqlite3.connect(home / "store.db")) as connection:
         connection.execute("UPDATE calibrations SET calibrator = replace(calibrator, '1.5', '3.5')")
         connection.commit()
-    settings = Settings.read({"RLHF_HOME": str(home)}, home)
-    with Store.open_read_only(settings.store_url, organization=settings.organization, project=settings.project) as store:
+    _, store = store_of(home)
+    with store:
         assert integrity.changed_calibrators(store.database) == ["The calibration 1 of demo.reward_model@1 was changed in the store."]
 
 
 def test_missing_facts_of_the_home_are_a_fault(home: Path) -> None:
     (home / "project.json").unlink()
+    (home / "store.db").unlink()  # so that nothing else is read
     assert "project.json is missing" in faults(home)
 
 
