@@ -13,7 +13,7 @@ from tests.processes.imported_home import ImportFiles, assert_replayed_once, don
 from tests.project import Project
 
 # Nobody waits longer than needed; the limits below are those of a slow machine.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 N = 80  # comparisons of a day
 DAYS = ("2026-02-03", "2026-02-04", "2026-02-05")
@@ -48,7 +48,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     assert project.instance.get_runs() == []
     assert project.store.replays.pending() == list(DAYS)
     with daemons(project.environ, folder) as (first,):
-        eventually(project.store.predictions.count, seconds=300, what="predictions of the second day", every=0.02)
+        eventually(project.store.predictions.count, seconds=600, what="predictions of the second day", every=0.02)
         (killed,) = project.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
         pid = project.store.heartbeats.get(killed.run_id).pid
         first.kill()
@@ -61,7 +61,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
         "reported": project.files.days("drift_report"),
     }
     with daemons(project.environ, folder) as (second,):
-        eventually(lambda: not project.store.replays.pending(), seconds=480, what="the end of the replay")
+        eventually(lambda: not project.store.replays.pending(), seconds=900, what="the end of the replay")
         again = [ticked_again(project.instance, sensor, 2) for sensor in SENSORS]
         eventually(lambda: all(ticked() for ticked in again), seconds=180, what="two more ticks of each sensor")
         said = second.text.splitlines()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.golden.add import fill
 from tests.unit.golden.digests import DIGESTS, as_json
 
 FOLDER = Path(__file__).parent
@@ -30,3 +31,10 @@ def test_every_digest_has_a_golden_entry(noun: str) -> None:
 
 def test_every_golden_file_is_read() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(DIGESTS)
+
+
+def test_add_changes_no_entry_that_is_there() -> None:
+    entries = {"card": [{"about": "old", "input": "a", "expected": "as it was"}, {"about": "new", "input": "a"}]}
+    assert fill(entries, DIGESTS["seeds"]) == ["card, new"]
+    assert entries["card"][0]["expected"] == "as it was"
+    assert entries["card"][1]["expected"] == DIGESTS["seeds"]["card"]("a")
