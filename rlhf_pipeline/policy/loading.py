@@ -193,7 +193,8 @@ class Policy:
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Of a completion's tokens: without the blanks around it."""
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+        # A byte-level policy may draw NUL, which no database keeps.
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
 
     def _summed_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
         import torch

@@ -148,6 +148,10 @@ def test_any_text_survives_the_tokenizer(policy):
         assert policy.tokenizer.decode(ids) == text
 
 
+def test_completion_holds_no_nul_character(policy):
+    assert policy.text_of(policy.tokenizer.encode("a\0b\0")) == "ab"
+
+
 def test_a_model_without_a_chat_template_continues_the_prompt_as_it_is(folder):
     plain = load_policy(folder)
     plain.tokenizer.chat_template = None
