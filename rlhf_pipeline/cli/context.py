@@ -43,8 +43,7 @@ class Workspace:
             databases = ServerDatabases(
                 s.server_url.get_secret_value(), s.database_prefix, s.organization, s.project, facts.home_id if facts else None
             )
-            with store.database.reading() as connection:
-                databases.refuse_others(connection)
+            databases.refuse_others(databases.mark(store.database))
         return store
 
     @cached_property

@@ -202,7 +202,7 @@ def refuse_while_active(settings: Settings) -> None:
 def _refuse_runs(settings: Settings) -> None:
     if not _has_tables(settings.store_url) or not copying.n_rows(settings.store_url, {"heartbeats"}):
         return
-    with Workspace(settings).store as store:
+    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
         beating = store.heartbeats.beating_since(settings.dead_after_seconds)
     if beating:
         jobs = ", ".join(sorted({beat.job for beat in beating}))

@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import copying
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import explain
 from rlhf_pipeline.store.postgres import network_options
 
@@ -71,7 +72,8 @@ class ServerDatabases:
             with _connected(self._maintenance()) as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
                 mark = self._read_mark(connection)
-                self._refuse_other_projects(connection, mark)
+                self._refuse_old_servers(connection)
+                self._refuse_other_projects(mark)
                 yield mark.home_id if mark else None
         except SQLAlchemyError as cause:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
@@ -87,7 +89,8 @@ class ServerDatabases:
             with _connected(self._maintenance()) as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
                 mark = self._read_mark(connection)
-                self._refuse_other_projects(connection, mark)
+                self._refuse_old_servers(connection)
+                self._refuse_other_projects(mark)
                 self._refuse_other_homes(mark)
                 made = [name for name in self.names if self._make(connection, name)]
                 if filling:
@@ -102,10 +105,17 @@ class ServerDatabases:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
         return made
 
-    def refuse_others(self, connection: Connection) -> None:
-        """Raise StoreError if they belong to another project or home; `connection` is one to any database of the server."""
-        mark = self._read_mark(connection)
-        self._refuse_other_projects(connection, mark)
+    def mark(self, database: Database) -> Mark | None:
+        """Whose they are, as any database of the server knows; None where nobody marked them, or the server cannot be asked now."""
+        try:
+            with database.reading() as connection:
+                return self._read_mark(connection)
+        except StoreError:
+            return None
+
+    def refuse_others(self, mark: Mark | None) -> None:
+        """Raise StoreError if they belong to another project or home."""
+        self._refuse_other_projects(mark)
         self._refuse_other_homes(mark)
 
     def finish(self) -> None:
@@ -169,11 +179,13 @@ class ServerDatabases:
         asked = text("SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name")
         return Mark.of(connection.execute(asked, {"name": self._dagster}).scalar())
 
-    def _refuse_other_projects(self, connection: Connection, mark: Mark | None) -> None:
+    def _refuse_old_servers(self, connection: Connection) -> None:
         if _version(connection) < OLDEST_VERSION:
             raise StoreError(
                 f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; 13 is the oldest that will do."
             )
+
+    def _refuse_other_projects(self, mark: Mark | None) -> None:
         if mark is not None and mark.project != self._mine.project:
             raise StoreError(
                 f"The databases {self.prefix}_… on {self._shown()} belong to project {mark.project}, not to {self._mine.project}: "
