@@ -148,13 +148,13 @@ class Comparison(Answer):
     model_version_a: str | None = None
     model_version_b: str | None = None
     gold: str | None = None
-    n_slots: int = 0
-    n_done: int = 0
+    n_slots: int | None = 0
+    n_done: int | None = 0
 
 
 class Offered(Answer):
-    n_comparisons: int
-    n_slots: int
+    n_comparisons: int | None
+    n_slots: int | None
 
 
 class Agreed(Answer):
@@ -221,7 +221,7 @@ class AnnotatorProgress(Answer):
 
 
 class Progress(Answer):
-    work: Work
+    work: Work | None
     votes_by_day: tuple[DayCount, ...]
     annotators: tuple[AnnotatorProgress, ...]
 
@@ -248,7 +248,7 @@ class Metrics(Answer):
     votes: int
     votes_today: int
     comparisons: int
-    open: int
+    open: int | None
     feedback: dict[str, int]
 
 

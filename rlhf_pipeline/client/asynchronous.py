@@ -101,7 +101,7 @@ class AsyncClient:
         asked = calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority, annotator_id=annotator_id)
         return await self.send(asked)
 
-    async def withdraw(self, ids: Sequence[str]) -> int:
+    async def withdraw(self, ids: Sequence[str]) -> int | None:
         return await self.send(calls.withdraw(ids))
 
     def consensus(self, *, state: str | None = None, method: str = "majority") -> AsyncIterator[answers.Agreed]:

@@ -121,8 +121,8 @@ def offer(
     return _post("comparisons:offer", answers.Offered, _plain(which | how))
 
 
-def withdraw(ids: Sequence[str]) -> Call[int]:
-    return Call("POST", "comparisons:withdraw", lambda answer: int(answer["n_slots"]), body={"ids": list(ids)}, key=_new_key())
+def withdraw(ids: Sequence[str]) -> Call[int | None]:
+    return Call("POST", "comparisons:withdraw", lambda answer: answer["n_slots"], body={"ids": list(ids)}, key=_new_key())
 
 
 def consensus(*, state: str | None = None, method: str = "majority", limit: int = 100) -> Call[Page[answers.Agreed]]:

@@ -101,7 +101,7 @@ class Client:
         asked = calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority, annotator_id=annotator_id)
         return self.send(asked)
 
-    def withdraw(self, ids: Sequence[str]) -> int:
+    def withdraw(self, ids: Sequence[str]) -> int | None:
         return self.send(calls.withdraw(ids))
 
     def consensus(self, *, state: str | None = None, method: str = "majority") -> Iterator[answers.Agreed]:

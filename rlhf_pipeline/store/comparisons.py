@@ -13,9 +13,9 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, c
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import standing
 from rlhf_pipeline.store.prepared import among, scope_of, scoped
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
+from rlhf_pipeline.store.visibility import judged_ids
 
 FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 
@@ -129,8 +129,7 @@ class Comparisons:
         earlier = () if before is None else (place < before,)
         of: list[Any] = [] if category is None else [comparisons.c.category == category]
         if judged_by is not None:
-            mine = select(votes.c.comparison_id).where(standing(self._database, votes, judged_by))
-            of.append(comparisons.c.comparison_id.in_(mine))
+            of.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
         wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier, *of)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)).all(), COMPARISONS)

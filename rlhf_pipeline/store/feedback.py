@@ -11,15 +11,15 @@ from datetime import UTC
 from random import Random
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_hash, content_id
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest
 from rlhf_pipeline.store.casting import cast_votes, seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.judgements import standing
-from rlhf_pipeline.store.schema import comparisons, feedback, votes
+from rlhf_pipeline.store.schema import comparisons, feedback
+from rlhf_pipeline.store.visibility import has_judged
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
 STRENGTH = 4  # somebody took the trouble to write it
@@ -88,15 +88,13 @@ class FeedbackEntries:
         seen_by: str | None = None,
         limit: int = 50,
     ) -> list[Feedback]:
-        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`: somebody who judges first, and for whom
-        there are no others' corrections than those that they judged."""
+        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`: a user who may vote; then without
+        others' corrections of what they have not judged."""
         conditions = [self._database.mine(feedback)]
         for column, value in ((feedback.c.kind, kind), (feedback.c.session_id, session_id), (feedback.c.created_by, created_by)):
             if value is not None:
                 conditions.append(column == value)
-        if seen_by is not None:
-            judged = select(literal(1)).where(standing(self._database, votes, seen_by), votes.c.comparison_id == feedback.c.comparison_id)
-            conditions.append(or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged.exists()))
+        conditions += self._only_visible(seen_by)
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
         wanted = select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
@@ -110,11 +108,19 @@ class FeedbackEntries:
             for row in rows
         ]
 
-    def counts(self) -> dict[str, int]:
-        """By kind."""
-        wanted = select(feedback.c.kind, func.count()).where(self._database.mine(feedback)).group_by(feedback.c.kind)
+    def counts(self, *, seen_by: str | None = None) -> dict[str, int]:
+        """By kind; `seen_by` as `page`."""
+        among = self._database.mine(feedback), *self._only_visible(seen_by)
+        wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
         with self._database.reading() as connection:
             return {row[0]: row[1] for row in connection.execute(wanted)}
+
+    def _only_visible(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
+        """A correction is its author's vote, so it is visible as that vote is."""
+        if seen_by is None:
+            return ()
+        judged = has_judged(self._database, seen_by, feedback.c.comparison_id)
+        return (or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged),)
 
     def _known(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any] | None:
         """The comparison that the same correction by the same author became before."""

@@ -1,6 +1,5 @@
 """One annotator's standing judgements: on what there is one, and counts of them for figures. Knows votes; knows no meaning of figures."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
@@ -8,8 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, and_, func, literal, select
 
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 
@@ -44,16 +42,6 @@ class Judged:
     paces: list[float | None]
     today: dict[str, float | None]
     skips: frozenset[str]
-
-
-def judged_by(database: Database, annotator_id: str, comparison_ids: Iterable[str]) -> set[str]:
-    """Those of the comparisons on which the annotator's judgement stands: not taken back, no skip."""
-    found: set[str] = set()
-    with database.reading() as connection:
-        for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-            wanted = select(votes.c.comparison_id).where(standing(database, votes, annotator_id), votes.c.comparison_id.in_(ids))
-            found |= set(connection.execute(wanted).scalars())
-    return found
 
 
 class Judgements:

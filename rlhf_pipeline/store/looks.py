@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, votes
+from rlhf_pipeline.store.visibility import visible_votes
 from rlhf_pipeline.store.vote_lists import same_comparison
 
 
@@ -26,8 +27,8 @@ class Look(NamedTuple):
     revision_no: int
 
 
-def looks(database: Database, after_seq: int, *, up_to_seq: int) -> list[Look]:
-    """Of the votes between two seqs, a machine's left out; superseded ones and skips are among them."""
+def looks(database: Database, after_seq: int, *, up_to_seq: int, seen_by: str | None = None) -> list[Look]:
+    """Of the votes between two seqs, a machine's left out; superseded ones and skips are among them. `seen_by` as `Votes.page`."""
     computed = {
         "n_characters": func.length(comparisons.c.completion_a) + func.length(comparisons.c.completion_b),
         "repeat_of": comparisons.c.repeat_of,
@@ -42,6 +43,7 @@ def looks(database: Database, after_seq: int, *, up_to_seq: int) -> list[Look]:
             votes.c.seq > after_seq,
             votes.c.seq <= up_to_seq,
             votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+            *(() if seen_by is None else (visible_votes(database, seen_by),)),
         )
         .order_by(votes.c.seq)
     )

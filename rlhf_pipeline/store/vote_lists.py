@@ -5,18 +5,16 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select
 
 from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST
-from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import standing
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
-
-FEW = 5_000  # votes of one's own, with which the votes on the same comparisons are looked up quicker than lists are searched for them
+from rlhf_pipeline.store.visibility import judged_ids, visible_votes
 
 
 class Tally(Record):
@@ -92,52 +90,9 @@ class VoteLists:
         with self._database.reading() as connection:
             return [(vote_of(dict(row)), row["is_superseded"]) for row in connection.execute(wanted).mappings()]
 
-    def seen_among(self, reader_id: str, seqs: Sequence[int], *, limit: int) -> list[int]:
-        """The first `limit` of these seqs, which come newest first, whose votes somebody may see who judges first."""
-        if not seqs:
-            return []
-        is_looked_up, is_seen = self._voted_little(reader_id), self._seen_by(reader_id)
-        with self._database.reading() as connection:
-            if is_looked_up:
-                seen = set(connection.execute(self._seqs_seen_by(reader_id)).scalars())
-                return [seq for seq in seqs if seq in seen][:limit]
-            found: list[int] = []
-            for some in batches(seqs, MAX_PARAMETERS):
-                wanted = select(votes.c.seq).where(self._database.mine(votes), votes.c.seq.in_(some), is_seen)
-                seen = set(connection.execute(wanted).scalars())
-                found += [seq for seq in some if seq in seen]
-                if len(found) >= limit:
-                    break
-            return found[:limit]
-
-    def _seen_by(self, reader_id: str) -> ColumnElement[bool]:
-        """That a vote is shown to somebody who judges first: their own, and what was said of what they judged.
-
-        Of few comparisons the votes are looked up, however far back they lie; whoever judged many finds enough for a page by going through
-        the list.
-        """
-        if self._voted_little(reader_id):
-            return votes.c.seq.in_(self._seqs_seen_by(reader_id))
-        own = votes.alias("own")
-        same = select(literal(1)).where(standing(self._database, own, reader_id), own.c.comparison_id == votes.c.comparison_id)
-        return or_(votes.c.annotator_id == reader_id, same.exists())
-
-    def _seqs_seen_by(self, reader_id: str) -> Any:
-        own, judged, shared = votes.alias("own"), votes.alias("judged"), votes.alias("shared")
-        of = select(judged.c.comparison_id).where(standing(self._database, judged, reader_id))
-        return union_all(
-            select(own.c.seq).where(self._database.mine(own), own.c.annotator_id == reader_id),
-            select(shared.c.seq).where(self._database.mine(shared), shared.c.comparison_id.in_(of)),
-        )
-
-    def _voted_little(self, reader_id: str) -> bool:
-        some = select(literal(1)).where(self._database.mine(votes), votes.c.annotator_id == reader_id).limit(FEW + 1)
-        with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(some.subquery())).scalar_one() <= FEW
-
-    def paces(self, after_seq: int, *, up_to_seq: int) -> list[tuple[str, float | None]]:
-        """(annotator, seconds) of the votes between two seqs that are no skips, in order."""
-        between = votes.c.seq > after_seq, votes.c.seq <= up_to_seq, votes.c.choice != Choice.SKIP.value
+    def paces(self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None) -> list[tuple[str, float | None]]:
+        """(annotator, seconds) of the votes between two seqs that are no skips, in order; `seen_by` as `Votes.page`."""
+        between = votes.c.seq > after_seq, votes.c.seq <= up_to_seq, votes.c.choice != Choice.SKIP.value, *self._only_visible(seen_by)
         wanted = select(votes.c.annotator_id, votes.c.duration_s).where(self._database.mine(votes), *between).order_by(votes.c.seq)
         with self._database.reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
@@ -151,8 +106,12 @@ class VoteLists:
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), EFFORTS)
 
-    def judged_comparisons(self, *, before_seq: int | None = None, limit: int = 50) -> list[tuple[str, int]]:
-        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged, each once."""
+    def judged_comparisons(self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50) -> list[tuple[str, int]]:
+        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged, each once.
+
+        `seen_by`: a user who may vote; then only comparisons they have judged.
+        """
+        judged = () if seen_by is None else (votes.c.comparison_id.in_(judged_ids(self._database, seen_by)),)
         upper = LATEST if before_seq is None else before_seq
         newer = votes.alias("newer")
         has_newer = select(literal(1)).where(
@@ -163,31 +122,38 @@ class VoteLists:
         )
         wanted = (
             select(votes.c.comparison_id, votes.c.seq)
-            .where(self._database.mine(votes), votes.c.seq < upper, votes.c.choice != Choice.SKIP.value, ~has_newer.exists())
+            .where(self._database.mine(votes), votes.c.seq < upper, votes.c.choice != Choice.SKIP.value, ~has_newer.exists(), *judged)
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
         with self._database.reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
 
-    def tallies(self, after_seq: int = 0, *, up_to_seq: int | None = None) -> list[Tally]:
-        """Votes cast after a seq, counted by annotator, kind, day and choice. Add those of the next seqs and need not count again."""
-        return self._tallies(votes, votes, after_seq, up_to_seq)
+    def tallies(self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None) -> list[Tally]:
+        """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of later seqs instead of counting again.
 
-    def replaced(self, after_seq: int = 0, *, up_to_seq: int | None = None) -> list[Tally]:
+        `seen_by` as `Votes.page`.
+        """
+        return self._tallies(votes, votes, after_seq, up_to_seq, seen_by)
+
+    def replaced(self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None) -> list[Tally]:
         """`tallies` of the votes that were superseded by votes cast after a seq."""
-        return self._tallies(votes.alias("replaced"), votes, after_seq, up_to_seq)
+        return self._tallies(votes.alias("replaced"), votes, after_seq, up_to_seq, seen_by)
 
-    def _tallies(self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None) -> list[Tally]:
+    def _tallies(self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None, seen_by: str | None) -> list[Tally]:
         limit = LATEST if up_to_seq is None else up_to_seq
         day = case((counted.c.voted_at.is_not(None), counted.c.day)).label("day")
         by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
-        among = self._database.mine(cast), cast.c.seq > after_seq, cast.c.seq <= limit
+        # A vote that supersedes another is on the same comparison, so both are visible or neither is.
+        among = self._database.mine(cast), cast.c.seq > after_seq, cast.c.seq <= limit, *self._only_visible(seen_by)
         wanted = select(*by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")).where(*among).group_by(*by)
         if counted is not cast:
             wanted = wanted.where(cast.c.supersedes == counted.c.vote_id, self._database.mine(counted))
         with self._database.reading() as connection:
             return [Tally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+
+    def _only_visible(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
+        return () if seen_by is None else (visible_votes(self._database, seen_by),)
 
 
 def same_comparison() -> ColumnElement[bool]:

@@ -235,14 +235,13 @@ class Votes(VoteLists):
     ) -> pd.DataFrame:
         """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is `before_seq` the last row's seq.
 
-        The hundredth page costs what the first one does. `seen_by`: somebody who judges first, and for whom there are no others than
-        their own and those on what they judged.
+        The hundredth page costs what the first one does. `seen_by`: a user who may vote; then only votes that are visible to them,
+        their own and those on comparisons they have judged.
         """
         upper = LATEST if before_seq is None else before_seq
         given = ((votes.c.day, day), (votes.c.annotator_id, annotator_id), (votes.c.comparison_id, comparison_id))
         only = [column == value for column, value in given if value is not None]
-        if seen_by is not None:
-            only.append(self._seen_by(seen_by))
+        only += self._only_visible(seen_by)
         wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *only).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
@@ -265,7 +264,7 @@ class Votes(VoteLists):
         upper = before_seq if before_seq is not None else self.max_seq() + 1
         lower = max(1, upper - SEARCH_LOOKS_AT)
         said = votes.c.reason.icontains(text, autoescape=True)
-        among = votes.c.seq < upper, votes.c.seq >= lower, *(() if seen_by is None else (self._seen_by(seen_by),))
+        among = votes.c.seq < upper, votes.c.seq >= lower, *self._only_visible(seen_by)
         wanted = self._as_cast(LATEST).where(*among, said).order_by(votes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             found = frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)

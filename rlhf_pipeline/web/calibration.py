@@ -19,6 +19,8 @@ from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
 
+CALIBRATION = "calibration"  # as a refusal to blind readers names it
+
 
 class CalibrationDetail(CalibrationOut):
     """With its reliability diagram, before and after."""
@@ -107,9 +109,8 @@ def pairs(
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The votes behind the bin of a stated confidence, the wrongly predicted first, and that bin.
 
-    Raises Problem 403 for people whose roles let them vote, 404 where no vote lies there, 503 where it is being counted.
+    Raises Problem 404 where no vote lies there, 503 where it is being counted.
     """
-    refuse_who_votes(principal)
     place = place_of(cursor, int, int)
     probed = site.probing.found(asked, wait_s=wait_s)
     if probed is None:
@@ -126,17 +127,6 @@ def pairs(
     shown = rows.head(limit)
     following = cursor_of(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1])) if len(rows) > limit else None
     return wanted, Page(items=_pairs(site, principal, shown), next=following)
-
-
-def refuse_who_votes(principal: Principal) -> None:
-    """Raises Problem 403 for people whose roles let them vote."""
-    if principal.user.kind == "person" and not principal.sees_others_votes:
-        raise Problem(
-            403,
-            "Your roles let you vote, and whoever votes judges blind: what the model said of a comparison is not shown. Look under an account "
-            "without a role that votes.",
-            kind="blind",
-        )
 
 
 def being_counted() -> Problem:

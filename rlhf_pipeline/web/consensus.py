@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,8 @@ from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.votes.consensus import SHARES_APART, ConsensusParams, Method, State, adjudication, consensus
 from rlhf_pipeline.votes.verdicts import verdicts
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.lists import plain_rows, unjudged
+from rlhf_pipeline.web.blindness import blind_reader, refuse_blind
+from rlhf_pipeline.web.lists import plain_rows
 from rlhf_pipeline.web.paging import cursor_of, place_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ConsensusOut, Page
@@ -50,18 +52,27 @@ def page(
 ) -> Found:
     """Comparisons that people judged, by their newest vote, newest first; only those in `state`, where one is named.
 
-    Open ones that the reader may still be dealt are left out: who may vote judges first. Disputed ones are for somebody to decide: of
-    LOOKS_AT comparisons at a time the most evenly split come first, then those of the next. Raises Problem 409 where the annotator model
-    is asked for and there is none, or another one than where the list was begun. It is the newest, unless `fitted` is handed in.
+    A blind reader gets only comparisons they have judged. Disputed ones are for somebody to decide: of LOOKS_AT comparisons at a time
+    the most evenly split come first, then those of the next. Raises Problem 409 where the annotator model is asked for and there is none,
+    or another one than where the list was begun; 403 where a blind reader asks for it, because it was fitted to all votes. It is the
+    newest, unless `fitted` is handed in.
     """
+    seen_by = blind_reader(principal)
     if method != "joint_model":
         fitted = None
-    elif fitted is None:
-        fitted = newest_fit(site)  # one for all of a page, also where another is read meanwhile
+    else:
+        refuse_model(principal)
+        fitted = fitted or newest_fit(site)  # one for all of a page, also where another is read meanwhile
     by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
     said = _saying(site, method, fitted)
-    found = _disputed(site, said, by, cursor, limit) if state == "disputed" else _newest(site, principal, state, said, by, cursor, limit)
+    find = partial(_disputed, site) if state == "disputed" else partial(_newest, site, state)
+    found = find(said, by, seen_by, cursor, limit)
     return found if fitted is None else replace(found, up_to_seq=fitted.up_to_seq)
+
+
+def refuse_model(principal: Principal) -> None:
+    """Raises Problem 403 for a blind reader: the annotator model was fitted to all votes."""
+    refuse_blind(principal, "the annotator model, which was fitted to all votes,")
 
 
 def newest_fit(site: Site) -> Fitted:
@@ -101,37 +112,35 @@ def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[An
     return place[len(by) :]
 
 
-def _newest(
-    site: Site, principal: Principal, state: State | None, said: Said, by: tuple[str, ...], cursor: str | None, limit: int
-) -> Found:
+def _newest(site: Site, state: State | None, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int) -> Found:
     place = _begun_by(by, cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
     while len(items) < limit and n_read < LOOKS_AT:
         # As much again as was read: where the state is common one page of comparisons is enough.
-        batch = site.store.votes.judged_comparisons(before_seq=before, limit=min(max(limit, n_read), LOOKS_AT - n_read))
+        size = min(max(limit, n_read), LOOKS_AT - n_read)
+        batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=size)
         if not batch:
             return Found(Page(items=items, next=None), n_judged)
         n_read += len(batch)
         rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
         n_judged += len(rows)
-        hidden = unjudged(site, principal, [c for c, row in rows.items() if row["state"] == "open"])
         for comparison_id, seq in batch:
             before = seq
             row = rows.get(comparison_id)
-            if row is not None and state in (None, row["state"]) and comparison_id not in hidden:
+            if row is not None and state in (None, row["state"]):
                 items.append(_shown(row))
                 if len(items) == limit:
                     break
     return Found(Page(items=items, next=cursor_of(*by, before) if before is not None else None), n_judged)
 
 
-def _disputed(site: Site, said: Said, by: tuple[str, ...], cursor: str | None, limit: int) -> Found:
+def _disputed(site: Site, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int) -> Found:
     """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies, so that votes that arrive meanwhile move
     none of its comparisons to another page."""
     before, last, *after = _begun_by(by, cursor, int, int, *map(type, FIRST)) or (None, 0, *FIRST)
-    batch = site.store.votes.judged_comparisons(before_seq=before, limit=LOOKS_AT)
+    batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
         return Found(Page(items=[], next=_stretch_below(by, last) if len(batch) > 0 else None), 0)

@@ -53,7 +53,12 @@ class Progress:
         self.work: Current[WorkLeft] = Current(store.assignments.work_left, WORK_EVERY_S, may_lag=True)
         self.figures = Figures(store)
 
-    def counted(self) -> Counted:
+    def counted(self, *, seen_by: str | None = None) -> Counted:
+        """Up to the newest vote; `seen_by` as `Votes.page`, counted anew each time because what a reader judges changes what they see."""
+        if seen_by is not None:
+            visible = Counted()
+            self._add(visible, self._store.votes.max_seq(), seen_by)
+            return visible
         with self._lock:
             known = self._counted
             newest = self._store.votes.max_seq()
@@ -61,11 +66,13 @@ class Progress:
                 self._add(known, newest)
             return known
 
-    def _add(self, known: Counted, newest: int) -> None:
+    def _add(self, known: Counted, newest: int, seen_by: str | None = None) -> None:
         # All is read before any is counted: where the store fails between, nothing is counted twice.
-        cast = self._store.votes.tallies(known.seq, up_to_seq=newest)
-        replaced = self._store.votes.replaced(known.seq, up_to_seq=newest)
-        paces = self._store.votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest)
+        cast = self._store.votes.tallies(known.seq, up_to_seq=newest, seen_by=seen_by)
+        replaced = self._store.votes.replaced(known.seq, up_to_seq=newest, seen_by=seen_by)
+        # How many of the newest votes a blind reader sees depends on the others, so all that they see are read.
+        first = known.seq if seen_by is not None else max(known.seq, newest - PACE_WITHIN)
+        paces = self._store.votes.paces(first, up_to_seq=newest, seen_by=seen_by)
         for tally in cast:
             known.count(tally, tally.n)
             if tally.last_voted_at is not None:

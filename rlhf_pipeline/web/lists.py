@@ -1,15 +1,14 @@
 """Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Feedback, User, Vote, VoteDetails
-from rlhf_pipeline.store.judgements import judged_by
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader, hides_answers, unjudged
 from rlhf_pipeline.web.identity import names_its_maker
 from rlhf_pipeline.web.paging import cursor_of, no_cursor, place_of
 from rlhf_pipeline.web.problems import Problem
@@ -19,6 +18,8 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import own_choice, own_sides
 
 NOTHING = VoteDetails()
+ANSWERS = ("model_version_a", "model_version_b", "gold")
+SLOTS = ("n_slots", "n_done")  # many judgements, or a card on a comparison that was never offered, reveal a known answer
 
 
 def votes(
@@ -37,14 +38,13 @@ def votes(
     """
     place = place_of(cursor, int)
     before = place[0] if place else None
-    seen_by = None if principal.sees_others_votes else principal.user_id
+    seen_by = blind_reader(principal)
     if mark is not None:
         if words or only.get("day") or only.get("comparison_id"):
             wrong = [("query.mark", "stands with annotator_id alone")]
             raise Problem(422, "mark goes with annotator_id alone: leave the other filters out.", kind="invalid", errors=wrong)
         check_mark(principal, mark)
-        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit if seen_by is None else None)
-        seqs = seqs if seen_by is None else site.store.votes.seen_among(seen_by, seqs, limit=limit)
+        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by)
         found, following = site.store.votes.with_seqs(seqs), seqs[-1] if len(seqs) == limit else None
     elif words:
         if any(only.values()):
@@ -57,14 +57,6 @@ def votes(
     said = site.store.votes.with_ids([row["vote_id"] for row in rows])
     items = [_vote_out(row, said[row["vote_id"]]) for row in rows]
     return Page(items=items, next=cursor_of(following) if following else None)
-
-
-def unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) -> set[str]:
-    """Those on which a reader may not see others' votes: who may vote judges first."""
-    if principal.sees_others_votes:
-        return set()
-    ids = set(comparison_ids)
-    return ids - judged_by(site.store.database, principal.user_id, ids)
 
 
 def feedback(
@@ -84,23 +76,17 @@ def feedback(
         kind=kind,
         session_id=session_id,
         created_by=created_by,
-        seen_by=None if principal.sees_others_votes else principal.user_id,
+        seen_by=blind_reader(principal),
         limit=limit,
     )
     return Page(items=found, next=cursor_of(found[-1].feedback_id) if len(found) == limit else None)
 
 
 def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback:
-    """Raises Problem 404; 403 for a correction on what the reader has not judged yet."""
-    found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
+    """Raises Problem 404, and in the same words for a correction of a comparison that the reader has not judged yet."""
+    found = site.store.feedback.page(before_id=feedback_id + 1, seen_by=blind_reader(principal), limit=1)
     if not found or found[0].feedback_id != feedback_id:
         raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
-    # A correction is its author's vote, and is shown as votes are: one's own, and others' on what one has judged.
-    on = [found[0].comparison_id] if found[0].comparison_id is not None else []
-    if found[0].created_by != principal.user_id and unjudged(site, principal, on):
-        raise Problem(
-            403, f"Feedback {feedback_id} is a correction of what you have not judged yourself: who votes judges first.", kind="blind"
-        )
     return found[0]
 
 
@@ -166,7 +152,7 @@ OWN_AS_CAST = (
 def comparisons(site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int) -> Page[ComparisonOut]:
     """Newest day first; of one category without those whose category the reader may not know yet, of which `next` tells nothing either."""
     place: Any = place_of(cursor, str, int, str)
-    judged_by = None if category is None or principal.sees_others_votes else principal.user_id
+    judged_by = None if category is None else blind_reader(principal)
     found = site.store.comparisons.page(before=place, category=category, judged_by=judged_by, limit=limit)
     rows = plain_rows(found)
     following = cursor_of(*(rows[-1][name] for name in ("day", "position", "comparison_id"))) if len(rows) == limit else None
@@ -187,7 +173,9 @@ def comparison(site: Site, principal: Principal, comparison_id: str) -> Comparis
 def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
     texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
-    hidden = {"model_version_a": None, "model_version_b": None, "gold": None} if principal.judges_blind else {}
+    hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
+    if blind_reader(principal) is not None:
+        hidden |= dict.fromkeys(SLOTS)
     # Either would tell which of them is a correction, and so which text its author preferred.
     unsorted, untold = unjudged(site, principal, ids), {"source": None, "category": None}
     found = []

@@ -13,10 +13,12 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.looks import Look, looks
 from rlhf_pipeline.votes.annotators import FiguresParams
 from rlhf_pipeline.votes.quality import LEFT, NEITHER, NO_TIME, RIGHT, SKIP, UNKNOWN, VOTES, Mark, Quality, quality
+from rlhf_pipeline.web.recent import Recent
 
 AT_ONCE = 5_000  # votes read in one go
 PAUSE_S = 0.05  # between two of these while many wait: others are answered meanwhile
 MOST_REVISIONS = 1 << 20
+READERS_KEPT = 100
 TOLD_AGAIN_S = 5.0  # while many votes are read, everybody's figures change all the time
 FASTEST = FiguresParams().fastest_reading
 
@@ -40,6 +42,7 @@ class Looking:
         self._seq = 0
         self._is_catching_up = False
         self._told: tuple[float, Found] | None = None  # the last answer, and when it was given
+        self._by_reader = Recent[str, tuple[int, Found]](READERS_KEPT)  # blind readers: the newest vote of all, and what was found
 
     def found(self) -> Found:
         """Up to the newest vote, or as far as has been read."""
@@ -56,12 +59,25 @@ class Looking:
         self._told = time.monotonic(), found
         return found
 
-    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int | None) -> list[int]:
-        """Seqs of the votes that bear a mark, of one annotator or of all, newest first; at most `limit`, or all."""
-        known = self.found().by_annotator
+    def found_by(self, reader_id: str) -> Found:
+        """`found` for a blind reader: counted from the votes that are visible to them alone, up to the newest of these."""
+        newest = self._store.votes.max_seq()
+        known = self._by_reader.get(reader_id)
+        if known is not None and known[0] == newest:
+            return known[1]
+        visible = looks(self._store.database, 0, up_to_seq=newest, seen_by=reader_id)
+        counted = {who: quality(rows) for who, rows in _rows_by_annotator(visible).items()}
+        up_to_seq = visible[-1].seq if visible else 0
+        found = Found(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
+        self._by_reader.put(reader_id, (newest, found))
+        return found
+
+    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int, seen_by: str | None = None) -> list[int]:
+        """Seqs of the votes that bear a mark, of one annotator or of all, newest first, at most `limit`; `seen_by` as `Votes.page`."""
+        known = (self.found() if seen_by is None else self.found_by(seen_by)).by_annotator
         people = [known[annotator_id]] if annotator_id in known else [] if annotator_id is not None else list(known.values())
         upper = np.iinfo(np.int64).max if before_seq is None else before_seq
-        newest = [seqs[: np.searchsorted(seqs, upper)][-(limit or 0) :] for seqs in (one.marked[mark].seqs for one in people)]
+        newest = [seqs[: np.searchsorted(seqs, upper)][-limit:] for seqs in (one.marked[mark].seqs for one in people)]
         return sorted((int(seq) for seqs in newest for seq in seqs), reverse=True)[:limit]
 
     def catch_up(self) -> None:
@@ -91,10 +107,14 @@ class Looking:
         return upper < newest
 
     def _add(self, new: list[Look]) -> None:
-        by_annotator: dict[str, list[tuple[int, ...]]] = defaultdict(list)
-        for look in new:
-            by_annotator[look.annotator_id].append(_row(look))
-        self._votes |= {who: _with(self._votes.get(who), np.array(rows, dtype=VOTES)) for who, rows in by_annotator.items()}
+        self._votes |= {who: _with(self._votes.get(who), rows) for who, rows in _rows_by_annotator(new).items()}
+
+
+def _rows_by_annotator(new: list[Look]) -> dict[str, npt.NDArray[np.void]]:
+    by_annotator: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    for look in new:
+        by_annotator[look.annotator_id].append(_row(look))
+    return {who: np.array(rows, dtype=VOTES) for who, rows in by_annotator.items()}
 
 
 def _with(before: npt.NDArray[np.void] | None, new: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

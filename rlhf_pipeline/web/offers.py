@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 
 from rlhf_pipeline.records import User
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import Offer, Offered
+from rlhf_pipeline.web.schemas import Offer, Offered, Withdrawn
 from rlhf_pipeline.web.site import Site
 
 
-def offer(site: Site, actor: str, asked: Offer) -> Offered:
-    """Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as `_ask`."""
+def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
+    """What was asked for; a blind reader gets no count that depends on votes, or on which comparisons were offered before.
+
+    Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as `_ask`."""
     ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
     if sum(ways) != 1:
         raise Problem(
@@ -24,11 +28,19 @@ def offer(site: Site, actor: str, asked: Offer) -> Offered:
     else:
         ids = site.store.comparisons.offerable(day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted)
     if asked.annotator_id is not None:
-        n_new = _ask(site, actor, asked.annotator_id, ids, asked)
+        n_new = _ask(site, principal.user_id, asked.annotator_id, ids, asked)
     else:
         overlap = asked.overlap or site.terms().rules.overlap
-        n_new = site.store.assignments.offer(ids, overlap=overlap, priority=asked.priority, actor=actor)
+        n_new = site.store.assignments.offer(ids, overlap=overlap, priority=asked.priority, actor=principal.user_id)
+    if blind_reader(principal) is not None:
+        return Offered(n_comparisons=None if asked.ids is None else len(ids), n_slots=None)
     return Offered(n_comparisons=len(ids), n_slots=n_new)
+
+
+def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) -> Withdrawn:
+    """Ask no more for judgements that are still open; how many these were, unless the reader is blind."""
+    n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
+    return Withdrawn(n_slots=n if blind_reader(principal) is None else None)
 
 
 def may_be_asked(user: User) -> bool:

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from rlhf_pipeline.web.blindness import NeedsAllVotes
 from rlhf_pipeline.web.dependencies import Needs, guard_of
 from rlhf_pipeline.web.problems import MEDIA_TYPE
 from rlhf_pipeline.web.schemas import ProblemDetail, ProblemDocument
@@ -33,7 +34,7 @@ def problem_response(status: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
-    """The document of the API's routes, with the permission of each as `x-permission`."""
+    """The document of the API's routes, with the permission of each as `x-permission`, and `x-all-votes` where users who may vote are refused."""
     document = get_openapi(title=app.title, version=app.version, openapi_version=VERSION, description=ABOUT, routes=routes)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (ProblemDetail, ProblemDocument):
@@ -56,6 +57,7 @@ def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if isinstance(guard, Needs):
         operation["security"] = [{"token": []}, {"session": []}]
         operation["x-permission"] = guard.permission.value if guard.permission else None
+        operation["x-all-votes"] = isinstance(guard, NeedsAllVotes)
         statuses += [401, 403]
     else:
         operation["security"] = []

@@ -6,7 +6,10 @@ from statistics import median
 
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import WorkLeft
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.counting import Counted
+from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
 from rlhf_pipeline.web.site import Site
 
@@ -14,15 +17,17 @@ DAYS_TOLD = 90
 ANNOTATORS_TOLD = 200
 
 
-def of_project(site: Site, *, shows_names: bool) -> ProgressOut:
-    """What is told of it: the newest 90 days, the 200 annotators with most votes."""
-    counted = site.progress.counted()
+def of_project(site: Site, principal: Principal) -> ProgressOut:
+    """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the votes that they see."""
+    seen_by = blind_reader(principal)
+    counted = site.progress.counted(seen_by=seen_by)
     today = site.store.database.clock.now().date()
-    names = {user.user_id: user.name for user in site.store.users.all()} if shows_names else {}
+    names = {user.user_id: user.name for user in site.store.users.all()} if principal.may(Permission.USERS_READ) else {}
     days = sorted(counted.by_day.items())[-DAYS_TOLD:]
     people = [_annotator(counted, who, kind, days, today, names) for (who, kind), days in list(counted.by_annotator.items())]
     return ProgressOut(
-        work=work(site.progress.work()),
+        # Slots done or leased depend on others' votes and on the kinds of the reader's own cards.
+        work=work(site.progress.work()) if seen_by is None else None,
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
         votes_by_day=[DayCount(day=day, n=n) for day, n in days],
@@ -30,8 +35,9 @@ def of_project(site: Site, *, shows_names: bool) -> ProgressOut:
     )
 
 
-def metrics(site: Site) -> Metrics:
-    counted, left = site.progress.counted(), site.progress.work()
+def metrics(site: Site, principal: Principal) -> Metrics:
+    seen_by = blind_reader(principal)
+    counted, left = site.progress.counted(seen_by=seen_by), site.progress.work() if seen_by is None else None
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
@@ -40,13 +46,13 @@ def metrics(site: Site) -> Metrics:
         skips=counted.n_skips,
         annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in list(counted.by_annotator)),
         comparisons=site.store.comparisons.count(),
-        offered=left.n_comparisons,
-        slots=left.n_slots,
-        done=left.n_done,
-        leased=left.n_leased,
-        open=left.n_open,
-        feedback=site.store.feedback.counts(),
-        audit_links=site.store.audit.head()[0],
+        offered=None if left is None else left.n_comparisons,
+        slots=None if left is None else left.n_slots,
+        done=None if left is None else left.n_done,
+        leased=None if left is None else left.n_leased,
+        open=None if left is None else left.n_open,
+        feedback=site.store.feedback.counts(seen_by=seen_by),
+        audit_links=site.store.audit.head()[0] if seen_by is None else None,
         guideline_version=site.terms().guideline_version,
         rules_version=version,
     )

@@ -326,8 +326,8 @@ class ComparisonOut(BaseModel):
     model_version_a: str | None = Field(description="null for those who may vote: who knows the name judges the name")
     model_version_b: str | None
     gold: str | None = Field(description="the known answer; null for those who may vote")
-    n_slots: int = Field(description="judgements asked of people")
-    n_done: int
+    n_slots: int | None = Field(description="judgements asked of people; null for users who may vote, as n_done")
+    n_done: int | None
 
 
 class Offer(Model):
@@ -344,8 +344,8 @@ class Offer(Model):
 
 
 class Offered(BaseModel):
-    n_comparisons: int
-    n_slots: int = Field(description="that are new")
+    n_comparisons: int | None = Field(description="null for users who may vote, unless they named the comparisons")
+    n_slots: int | None = Field(description="that are new; null for users who may vote")
 
 
 class Withdrawal(Model):
@@ -353,7 +353,7 @@ class Withdrawal(Model):
 
 
 class Withdrawn(BaseModel):
-    n_slots: int = Field(description="taken back; cards on somebody's table stay")
+    n_slots: int | None = Field(description="taken back; cards on somebody's table stay. Null for users who may vote")
 
 
 class ConsensusOut(BaseModel):
@@ -432,7 +432,7 @@ class ProgressOut(BaseModel):
     """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted once. A day is that of `voted_at`:
     imported votes without a time stand in no day and are nobody's last."""
 
-    work: Work
+    work: Work | None = Field(description="null for users who may vote")
     votes: int
     machine_votes: int
     votes_by_day: list[DayCount]
@@ -477,13 +477,13 @@ class Metrics(BaseModel):
     skips: int
     annotators: int
     comparisons: int
-    offered: int
-    slots: int
-    done: int
-    leased: int
-    open: int
+    offered: int | None = Field(description="null for users who may vote, as slots, done, leased, open and audit_links")
+    slots: int | None
+    done: int | None
+    leased: int | None
+    open: int | None
     feedback: dict[str, int]
-    audit_links: int
+    audit_links: int | None
     guideline_version: int | None
     rules_version: int
 

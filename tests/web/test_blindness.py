@@ -1,213 +1,213 @@
-"""What annotators cannot know: which cards are hidden ones, whose text they read, what others said."""
+"""No answer to a user who may vote depends on votes on, or kinds of, comparisons they have not judged: every GET route is walked.
 
+Only running numbers may tell how many votes there are: `seq` and its kin, and cursors, which are made of them.
+"""
+
+import ast
+import asyncio
+import csv
+import io
 import json
-import time
-import uuid
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
 
-from tests.web.conftest import MODELS, Web
-from tests.web.databases import on_sqlite
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from rlhf_pipeline.records import NewVote, Role
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web import create_app
+from rlhf_pipeline.web.api import progress
+from tests.web.conftest import DAY, NOON
+from tests.web.worlds import ANN, CORRECTION, HELD, JUDGED, SKIPPED, UNJUDGED, Base, Plan, base, plans
+
+WEB = Path(__file__).parents[2] / "rlhf_pipeline" / "web"
+EVENTS = "/api/v1/progress/events"
+REFUSED = [
+    *(f"/api/v1/{what}" for what in ("audit", "audit/export", "calibrations", "calibrations/probe", "consensus?method=joint_model")),
+    "/audit", "/calibration", "/calibration.csv", "/consensus.csv?method=joint_model",
+]  # fmt: skip
+RUNNING_NUMBERS = ("seq", "last_seq", "up_to_seq", "newest_seq", "next")
+SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
+
+# What stands for each parameter of a path or query. A route with another one fails until a value stands here.
+PATHS: dict[str, list[str]] = {
+    "comparison_id": [*SOME, "none"], "feedback_id": ["1", "2", "3"], "version": ["1"], "user_id": [ANN], "reward_model": ["demo.reward_model@1"],
+}  # fmt: skip
+QUERIES: dict[str, list[str]] = {
+    "annotator_id": [ANN], "comparison_id": SOME, "day": [DAY], "q": ["led by style"], "mark": ["duplicate", "too_fast", "same_as_before"],
+    "category": ["correction", "factual"], "limit": ["3"], "state": ["open", "disputed", "agreed"], "method": ["joint_model"],
+    "kind": ["correction"], "session_id": ["s"], "created_by": [ANN], "actor": [ANN], "action": ["vote.cast"], "object_id": ["1"],
+    "reward_model": ["demo.reward_model@1"], "model": ["demo.reward_model@1"], "calibrator": ["temperature@1"], "version": ["1"], "bin": ["0.8"],
+    "token": ["x"], "next": ["/votes"], "cursor": ["none"], "tokens": ["none"],
+}  # fmt: skip
+BLIND = {
+    "annotator": ([Role.ANNOTATOR], "person"),
+    "curator": ([Role.CURATOR], "person"),
+}
+EVERY_ROLE = [role for role in Role if role != Role.ADMIN]
+Answers = dict[str, tuple[int, list[tuple[str, str]], str]]
 
 
-def judge(client, n: int) -> list[tuple[dict, dict]]:
-    """Lease one card at a time and vote: (lease, receipt)."""
-    seen = []
-    for _ in range(n):
-        lease = client.post("/assignments:lease", json={"n": 1}).json()
-        if not lease["cards"]:
-            break
-        card = lease["cards"][0]
-        answer = client.post(
-            "/votes", json={"assignment_id": card["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": str(uuid.uuid4())}
+def get_routes(app: FastAPI) -> list[APIRoute]:
+    return [route for route in app.routes if isinstance(route, APIRoute) and "GET" in route.methods]
+
+
+def dependants(of: Dependant) -> Iterator[Dependant]:
+    yield of
+    for inner in of.dependencies:
+        yield from dependants(inner)
+
+
+def addresses(route: APIRoute) -> Iterator[str]:
+    """Each with no parameter but those it needs, and with each of its parameters alone beside these."""
+    every = list(dependants(route.dependant))
+    asked = [param for one in every for param in one.query_params]
+    paths = [route.path]
+    for param in (param for one in every for param in one.path_params):
+        paths = [path.replace(f"{{{param.alias}}}", value) for path in paths for value in PATHS[param.alias]]
+    needed = [f"{param.alias}={QUERIES[param.alias][0]}" for param in asked if param.field_info.is_required()]
+    for path in paths:
+        yield "?".join([path, *needed])
+        for param in asked:
+            values = QUERIES[param.alias][: None if path.startswith("/api/") else 1]  # pages and files read what the API reads
+            yield from (f"{path}?{'&'.join([*needed, f'{param.alias}={value}'])}" for value in values)
+
+
+async def walk(app: FastAPI, secret: str, *, is_bare: bool = False) -> Answers:
+    """Every GET route's answers, or, bare, those without a parameter that may be left out; lists are read to their end."""
+    found: Answers = {EVENTS: (200, [], await first_event(app, secret))}
+    async with client_of(app, secret) as client:
+        for route in get_routes(app):
+            for address in islice(addresses(route), 1 if is_bare else None) if route.path != EVENTS else ():
+                found[address] = answer = await got(client, address)
+                for n in range(2, 40):
+                    cursor = next_of(answer)
+                    if cursor is None or "limit=3" not in address:
+                        break
+                    found[f"{address} page {n}"] = answer = await got(client, f"{address}&cursor={cursor}")
+    return found
+
+
+async def got(client: httpx.AsyncClient, address: str) -> tuple[int, list[tuple[str, str]], str]:
+    answer = await client.get(address)
+    return answer.status_code, sorted((name, value) for name, value in answer.headers.items() if name != "content-length"), answer.text
+
+
+def next_of(answer: tuple[int, list[tuple[str, str]], str]) -> str | None:
+    return json.loads(answer[2]).get("next") if ("content-type", "application/json") in answer[1] else None
+
+
+async def first_event(app: FastAPI, secret: str) -> str:
+    """Read from the generator behind the route: the stream itself never ends."""
+    events = progress.events_for(app.state.site, secret, from_cookie=False)
+    try:
+        return await anext(events, "no event")
+    finally:
+        await events.aclose()
+
+
+def without_running_numbers(text: str) -> str:
+    if text.startswith("{"):
+        return json.dumps(_without(json.loads(text)))
+    if re.match(r"[a-z_]+(,[a-z_]+)*\r\n", text):
+        return json.dumps(
+            [{name: cell for name, cell in row.items() if name not in RUNNING_NUMBERS} for row in csv.DictReader(io.StringIO(text))]
         )
-        assert answer.status_code == 201, answer.text
-        seen.append((lease, answer.json()))
-    return seen
+    return re.sub(r"(cursor=)[\w-]+", r"\1", text)
 
 
-def shape(value: object) -> object:
-    """All that can be told of a value but its text: types and names, of texts that they are some."""
+def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: shape(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(inner) for inner in value]
-    return type(value).__name__
+        return {name: _without(inner) for name, inner in value.items() if name not in RUNNING_NUMBERS}
+    return [_without(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_hidden_cards_look_like_any_other(web: Web):
-    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
-    web.publish(60)
-    web.publish(30, prefix="g", offer=False, gold="a")
-    ann = web.client("annotator")
-    seen = judge(ann, 60)
-    kinds = [web.store.assignments.get(lease["cards"][0]["assignment_id"]).kind.value for lease, _ in seen]
-    assert {"normal", "repeat", "gold"} == set(kinds)
-    shapes = {
-        kind: {
-            json.dumps([shape(lease), shape(receipt)], sort_keys=True) for k, (lease, receipt) in zip(kinds, seen, strict=True) if k == kind
-        }
-        for kind in kinds
+def answers_in(made: Base, plan: Plan, *, is_bare: bool = False) -> Answers:
+    settings, store = made.world(plan)
+    with store:
+        return asyncio.run(walk(create_app(settings, store), made.secret, is_bare=is_bare))
+
+
+@pytest.mark.parametrize("who", BLIND)
+def test_no_answer_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, waited_for: None, who: str):
+    made = base(tmp_path / "home", migrated, *BLIND[who])
+    one, other = (answers_in(made, plan) for plan in plans(Random(f"same number, {who}"), made.user_id, extra=0))
+    assert {address for address in one if one[address][0] == 200} > {"/me", "/api/v1/me/votes", "/annotate"}
+    for address in one.keys() | other.keys():
+        assert one[address] == other[address], address
+
+
+def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, migrated: Path, waited_for: None):
+    made = base(tmp_path / "home", migrated, EVERY_ROLE, "service")
+    one, other = (answers_in(made, plan) for plan in plans(Random("more votes"), made.user_id, extra=9))
+    for address in one.keys() | other.keys():
+        assert one[address][:2] == other[address][:2], address
+        assert without_running_numbers(one[address][2]) == without_running_numbers(other[address][2]), address
+    assert {address: one[address][0] for address in REFUSED} == dict.fromkeys(REFUSED, 403)
+
+
+def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "LOOK_S", 0.001)
+    monkeypatch.setattr(progress, "STILL_HERE_S", 0.01)
+    made = base(tmp_path / "home", migrated, *BLIND["curator"])
+    settings, store = made.world(plans(Random(1), made.user_id, extra=0)[0])
+
+    async def told() -> list[str]:
+        events = progress.events_for(create_app(settings, store).state.site, made.secret, from_cookie=False)
+        first = await anext(events)
+        cast(store, UNJUDGED[0])
+        hidden = await anext(events)
+        cast(store, JUDGED[0])
+        while (shown := await anext(events)).startswith(":"):
+            pass
+        await events.aclose()
+        return [first[:15], hidden, shown[:15]]
+
+    with store:
+        assert asyncio.run(told()) == ["event: progress", ": still here\n\n", "event: progress"]
+
+
+def cast(store: Store, comparison_id: str) -> None:
+    vote = {
+        "comparison_id": comparison_id,
+        "annotator_id": "dora",
+        "annotator_kind": "human",
+        "choice": "a",
+        "voted_at": NOON,
+        "origin": "api",
     }
-    assert shapes["normal"] == shapes["repeat"] == shapes["gold"]
-    lengths = {len(lease["cards"][0]["assignment_id"]) for lease, _ in seen}
-    assert lengths == {20}
-    # Neither do one's own votes tell afterwards, nor the statistics of the day.
-    own = ann.get("/me/votes", params={"limit": 200}).json()["items"]
-    assert len({json.dumps(shape(item), sort_keys=True) for item in own}) == 1
-    assert not {"kind", "gold", "pass_no", "comparison_id", "slot_no", "is_swapped"} & set(own[0])
-    figures = ann.get("/me/statistics").json()
-    assert (figures["votes_today"], figures["repeats"]["n"], figures["gold"]["n"]) == (60, 0, 0)
+    store.votes.cast(NewVote.model_validate({**vote, "idempotency_key": f"dora/{comparison_id}"}))
 
 
-@on_sqlite
-def test_what_is_left_tells_no_hidden_card(web: Web):
-    """It stands still while cards are leased ahead and falls with every tenth vote, whatever their kinds."""
-    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
-    web.publish(70)
-    web.publish(30, prefix="g", offer=False, gold="a")
-    time.sleep(0.6)
-    ann = web.client("annotator")
-    assert {lease["remaining"] for lease, _ in judge(ann, 10)} == {70}
-    ahead = [ann.post("/assignments:lease", json={"n": n}).json() for n in range(1, 21)]
-    assert [lease["remaining"] for lease in ahead] == [60] * 20
-    assert len({web.store.assignments.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]}) > 1
-    told = [lease["remaining"] for lease, _ in judge(ann, 30)]
-    assert told == [60] * 10 + [50] * 10 + [40] * 10
-    kinds = {card.kind for card in web.store.assignments.of_annotator(ann.user.user_id, limit=50)}
-    assert len(kinds) == 3
+def client_of(app: FastAPI, secret: str) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
 
 
-@on_sqlite
-def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_kind(web: Web):
-    """As a page does that is loaded anew."""
-    web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
-    web.publish(70)
-    web.publish(30, prefix="g", offer=False, gold="a")
-    time.sleep(0.6)
-    ann = web.client("annotator")
-    kinds = set()
-    for _ in range(30):
-        (card,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
-        assert ann.post(f"/assignments/{card['assignment_id']}:release").status_code == 204
-        (again,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
-        assert {**again, "leased_until": ""} == {**card, "leased_until": ""}
-        kinds.add(web.store.assignments.get(card["assignment_id"]).kind)
-        judge(ann, 1)
-    assert len(kinds) == 3
+def test_users_who_may_not_vote_see_the_difference(tmp_path: Path, migrated: Path, waited_for: None):
+    """Else the worlds of the tests above would prove nothing."""
+    made = base(tmp_path / "home", migrated, [Role.ENGINEER, Role.AUDITOR], "person")
+    one, other = (answers_in(made, plan, is_bare=True) for plan in plans(Random("engineer"), made.user_id, extra=0))
+    nouns = ("votes", "consensus", "comparisons", "progress", "quality", "metrics", "audit", "feedback")
+    changed = {address for address in one if one[address] != other.get(address)}
+    assert {f"/api/v1/{noun}" for noun in nouns} <= changed
+    assert {"/votes", "/comparisons", "/progress", "/quality", "/feedback", EVENTS, "/votes.csv"} <= changed
 
 
-@on_sqlite
-def test_the_seed_that_places_hidden_cards_is_random_and_told_to_nobody_who_judges_blind(web: Web):
-    ann, curator, admin = web.client("annotator"), web.client("curator"), web.client("admin")
-    seed = admin.get("/rules").json()["rules"]["seed"]
-    assert seed > 0
-    assert ann.get("/rules").json()["rules"]["seed"] is None
-    assert str(seed) not in ann.get("/rules").text + ann.post("/assignments:lease").text
-    etag = curator.get("/rules").headers["ETag"]
-    kept = curator.put("/rules", json={"overlap": 2}, headers={"If-Match": etag})
-    assert (kept.status_code, str(seed) in curator.get("/rules").text + kept.text) == (200, False)
-    assert admin.get("/rules").json()["rules"]["seed"] == seed  # an edit that does not name it leaves it
-
-
-def test_no_annotator_reads_the_name_of_a_model(web: Web):
-    web.publish(5)
-    web.store.guidelines.add("Be fair.", after=0, actor="test")
-    ann = web.client("annotator")
-    judge(ann, 5)
-    correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
-    said = [ann.post("/feedback", json=correction).text, ann.post("/assignments:lease").text]
-    for path, methods in web.anonymous().get("/openapi.json").json()["paths"].items():
-        if "get" in methods and "{" not in path and not path.endswith("/events"):
-            said.append(ann.get(web.url + path).text)
-    said += [
-        ann.get("/comparisons/c0001").text,
-        ann.post("/votes", json={"assignment_id": "x", "choice": "a"}, headers={"Idempotency-Key": "k"}).text,
-    ]
-    for text in said:
-        for model in MODELS:
-            assert model not in text
-            assert model.partition("@")[0] not in text
-
-
-@on_sqlite
-def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both(web: Web):
-    web.publish(1, gold="b")
-    curator = web.client("curator").get("/comparisons/c0000").json()
-    assert (curator["model_version_a"], curator["model_version_b"], curator["gold"]) == (None, None, None)
-    engineer = web.client("engineer").get("/comparisons").json()["items"][0]
-    assert (engineer["model_version_a"], engineer["model_version_b"], engineer["gold"]) == (*MODELS, "b")
-
-
-@on_sqlite
-def test_a_token_with_fewer_permissions_shows_no_more(web: Web):
-    web.publish(1, gold="b")
-    for role in ("curator", "admin"):
-        narrow = web.client(role, scopes=["comparisons.read", "rules.read"])
-        for told in (narrow.get("/comparisons/c0000").json(), narrow.get("/comparisons").json()["items"][0]):
-            assert (told["model_version_a"], told["model_version_b"], told["gold"]) == (None, None, None), role
-
-
-@on_sqlite
-def test_a_completion_that_names_its_maker_is_flagged(web: Web):
-    web.publish(1, prefix="n", completion_a="As ChatGPT, I cannot say.")
-    web.publish(1, prefix="m", completion_b="Served by acme-chat-7b with love")
-    web.publish(1, prefix="o", completion_a="OpenAI and Google compete.")
-    ann = web.client("annotator")
-    judge(ann, 3)
-    flags = {item["comparison_id"]: item["flags"] for item in web.client("auditor").get("/votes").json()["items"]}
-    assert flags == {"n0000": ["identity"], "m0000": ["identity"], "o0000": []}
-    named = {item["comparison_id"]: item["names_maker"] for item in web.client("engineer").get("/comparisons").json()["items"]}
-    assert named == {"n0000": True, "m0000": True, "o0000": False}
-
-
-@on_sqlite
-def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
-    """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn anew: a bound that fails once in 10^6."""
-    web.rule(repeat_share=0.25, repeat_after=3, gold_share=0.25, seed=20_260_727)
-    web.publish(240)
-    web.publish(80, prefix="g", offer=False, gold="a")
-    ann = web.client("annotator")
-    hidden: list[bool] = []
-    signs: dict[str, list[float]] = {"id": [], "end of id": [], "place in the lease": [], "vote": [], "length": []}
-    while len(hidden) < 360:
-        cards = ann.post("/assignments:lease", json={"n": 6}).json()["cards"]
-        assert len({card["leased_until"] for card in cards}) == 1
-        assert len({tuple(card) for card in cards}) == 1  # the same fields in the same order
-        for place, card in enumerate(cards):
-            body = {"assignment_id": card["assignment_id"], "choice": "a"}
-            receipt = ann.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).json()
-            assert set(receipt["assignment_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
-            hidden.append(web.store.assignments.get(card["assignment_id"]).kind.value != "normal")
-            signs["id"].append(int(card["assignment_id"][:8], 16))
-            signs["end of id"].append(int(card["assignment_id"][-8:], 16))
-            signs["place in the lease"].append(place)
-            signs["vote"].append(int(receipt["vote_id"][:8], 16))
-            signs["length"].append(len(json.dumps(receipt)))
-    n, share = len(hidden), sum(hidden) / len(hidden)
-    assert 0.3 < share < 0.6
-    for name, values in signs.items():
-        mean = sum(values) / n
-        spread = sum((value - mean) ** 2 for value in values) * n * share * (1 - share)
-        together = sum((value - mean) * (is_hidden - share) for value, is_hidden in zip(values, hidden, strict=True))
-        assert abs(together) <= 4.9 * (spread / n) ** 0.5, (name, together / (spread or 1) ** 0.5)
-    # What one reads of one's own afterwards stands in the order in which it was judged, hidden or not.
-    own = [item["assignment_id"] for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]]
-    assert own == [vote.assignment_id for vote, _ in web.store.votes.said_by(ann.user.user_id, limit=200)]
-
-
-def test_others_votes_are_not_read_by_annotators(web: Web):
-    web.publish(3, overlap=2)
-    one, other = web.client("annotator"), web.client("annotator")
-    judge(one, 3)
-    for path in ("/votes", "/consensus", "/comparisons", "/progress", "/quality", "/users", "/feedback", "/audit", "/metrics"):
-        assert other.get(path).status_code == 403, path
-    assert other.get("/me/votes").json()["items"] == []
-
-
-@on_sqlite
-def test_nobody_judges_their_own_correction(web: Web):
-    ann, bob = web.client("annotator"), web.client("annotator")
-    sent = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
-    made = ann.post("/feedback", json=sent).json()
-    web.store.assignments.offer([made["comparison_id"]], overlap=1)
-    assert ann.post("/assignments:lease").json()["cards"] == []
-    assert len(bob.post("/assignments:lease").json()["cards"]) == 1
+def test_only_one_module_decides_what_a_voter_sees():
+    rights = {"sees_others_votes", "judges_blind"}
+    using = {
+        path.name
+        for path in WEB.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in rights
+    }
+    assert using == {"auth.py", "blindness.py"}

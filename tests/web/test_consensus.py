@@ -91,7 +91,8 @@ def test_the_cursor_of_one_list_is_none_of_another(web: Web, judged):
     assert curator.get("/consensus", params={"cursor": disputed}).status_code == 422
 
 
-def test_who_may_vote_is_not_shown_how_others_judged_what_they_may_still_be_dealt(web: Web, judged):
+def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
+    """Others too, however many people judged them: they can be offered again, to more people or to one by name."""
     mine, other, settled = web.publish(3, overlap=2)
     curator, engineer = web.client("curator"), web.client("engineer")
     judged(other, "a")
@@ -104,14 +105,14 @@ def test_who_may_vote_is_not_shown_how_others_judged_what_they_may_still_be_deal
         )
     )  # fmt: skip
     assert {one for page in pages(engineer) for one in page} == {mine, other, settled}
-    assert {one for page in pages(curator) for one in page} == {settled}
-    assert {one for page in pages(curator, state="open") for one in page} == set()
+    for state in ({}, {"state": "open"}, {"state": "agreed"}, {"state": "disputed"}):
+        assert pages(curator, **state) == [[]]
     judged_by_me = NewVote(
         comparison_id=other, annotator_id=curator.user.user_id, annotator_kind="human", voted_at=utc_now(), origin="api",
         choice=Choice.A, idempotency_key="other",
     )  # fmt: skip
     web.store.votes.cast(judged_by_me)
-    assert {one for page in pages(curator) for one in page} == {other, settled}
+    assert {one for page in pages(curator) for one in page} == {other}
 
 
 def test_another_overlap_leaves_past_consensus_as_it_was(web: Web, judged):

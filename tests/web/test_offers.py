@@ -15,10 +15,10 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     web.rule(repeat_share=0, gold_share=0)
     ids = web.publish(4)
     named = web.publish(2, prefix="n", offer=False)
-    curator, ann, bo = web.client("curator"), web.client("annotator"), web.client("annotator")
+    engineer, ann, bo = web.client("engineer"), web.client("annotator"), web.client("annotator")
     asked = {"ids": named, "annotator_id": ann.user.user_id}
-    assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 2}
-    assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 0}
+    assert engineer.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 2}
+    assert engineer.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 0}
     theirs, others = leased(ann, 3), leased(bo)
     assert {card["prompt"] for card in theirs[:2]} == {f"prompt {one[:1]}{int(one[1:])}" for one in named}
     assert len(others) == len(ids) - 1
@@ -30,14 +30,14 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     assert web.store.assignments.slots_of(named) == dict.fromkeys(named, (1, 1))
     acts = web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
     assert acts[0]["object_id"] == f"2 slots of {ann.user.user_id}"
-    assert acts[0]["actor"] == curator.user.user_id
+    assert acts[0]["actor"] == engineer.user.user_id
 
 
 def test_a_whole_day_is_offered_by_name(web: Web):
     named = web.publish(3, offer=False)
     ann = web.client("annotator")
     asked = {"day": "2026-01-02", "annotator_id": ann.user.user_id, "priority": -3}
-    assert web.client("curator").post("/comparisons:offer", json=asked).json()["n_slots"] == len(named)
+    assert web.client("engineer").post("/comparisons:offer", json=asked).json()["n_slots"] == len(named)
     assert len(leased(ann)) == len(named)
 
 
@@ -62,12 +62,24 @@ def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
 
 def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
     web.rule(repeat_share=0, gold_share=0)
-    author, other, curator = web.client("annotator"), web.client("annotator"), web.client("curator")
+    author, other, engineer = web.client("annotator"), web.client("annotator"), web.client("engineer")
     made = author.post("/feedback", json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}).json()
     for n_slots in (1, 0):
         told = [
-            curator.post("/comparisons:offer", json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id}).json()
+            engineer.post("/comparisons:offer", json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id}).json()
             for one in (author, other)
         ]
         assert told == [{"n_comparisons": 1, "n_slots": n_slots}] * 2
     assert (len(leased(author)), len(leased(other))) == (0, 1)
+
+
+def test_voters_are_not_told_what_others_judged_or_were_offered(web: Web):
+    """A card on what was never offered is a gold card; what cannot be taken back is judged."""
+    (offered,), (gold,) = web.publish(1), web.publish(1, prefix="g", offer=False, gold="a")
+    curator = web.client("curator")
+    ways = ({"ids": [offered]}, {"ids": [gold]}, {"ids": [offered], "annotator_id": curator.user.user_id})
+    assert [curator.post("/comparisons:offer", json=asked).json() for asked in ways] == [{"n_comparisons": 1, "n_slots": None}] * 3
+    for asked in ({"day": "2026-01-02"}, {"all_unvoted": True}):
+        assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": None, "n_slots": None}
+    assert curator.post("/comparisons:withdraw", json={"ids": [offered, gold]}).json() == {"n_slots": None}
+    assert web.store.assignments.work_left().n_slots == 0

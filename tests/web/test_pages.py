@@ -149,14 +149,16 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     paged.rule(repeat_share=0, gold_share=0)
     named = paged.publish(2, offer=False)
     ann, bo = paged.client("annotator"), paged.client("annotator")
-    curator = paged.browser(paged.add("curator"))
+    engineer = paged.browser(paged.add("engineer"))
     who = ann.user.user_id
-    assert who in choices(curator.get(f"{paged.url}/comparisons").text)
-    assert f"2 judgements of 2 comparisons are asked of {who}." in offered(paged, curator, annotator_id=who).text
-    assert "Nothing new was asked for" in offered(paged, curator, annotator_id=who).text
+    assert who in choices(engineer.get(f"{paged.url}/comparisons").text)
+    assert f"2 judgements of 2 comparisons are asked of {who}." in offered(paged, engineer, annotator_id=who).text
+    assert "Nothing new was asked for" in offered(paged, engineer, annotator_id=who).text
     leased = [len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)]
     assert leased == [0, len(named)]
-    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, curator).text, "anybody is asked beside"
+    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, engineer).text, "anybody is asked beside"
+    curator = paged.browser(paged.add("curator"))
+    assert "How many are new would reveal what others judged" in offered(paged, curator).text
 
 
 @on_sqlite

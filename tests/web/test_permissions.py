@@ -12,6 +12,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store.users import VOTERS
 from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.blindness import NeedsAllVotes
 from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, public, refuse_undeclared
 from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 from tests.web.conftest import Web
@@ -21,6 +22,7 @@ from tests.web.test_organization import everywhere
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not meets 403.
 PATHS = {"version": "999", "feedback_id": "999"}
+BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do not see all votes
 
 
 def operations(web: Web) -> list[tuple[str, str, dict]]:
@@ -58,6 +60,7 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
                 continue
             wanted = operation["x-permission"]
             is_let_in = name != "anonymous" and (wanted is None or wanted in allowed.get(name, ()))
+            is_let_in &= not (operation["x-all-votes"] and name.partition(" ")[0] in BLIND)
             if name == "anonymous":
                 assert status == 401, (name, method, path, status)
             elif is_let_in:
@@ -90,6 +93,8 @@ def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
                     told = (name, method, path, status, place)
                     if name == "anonymous":
                         assert status == 401 or (status == 303 and place.startswith("/login")), told
+                    elif isinstance(guard, NeedsAllVotes) and name in BLIND:
+                        assert status == 403, told
                     elif guard.permission is None or guard.permission in ROLE_PERMISSIONS[Role(name)]:
                         assert status < 500, told
                         assert status not in (401, 403), told

@@ -123,16 +123,17 @@ def test_disputes_are_read_stretch_by_stretch_as_with_votes(web: Web, monkeypatc
     assert found == [made[i] for i in (4, 6, 1, 2, 3, 0)], "of c0004 to c0006, of c0001 to c0003, of the rest; c0005 is not known"
 
 
-def test_who_may_vote_is_not_shown_verdicts_of_what_they_may_still_be_dealt(web: Web):
+def test_voters_get_no_verdict_that_rests_on_all_votes(web: Web):
     mine, other = web.publish(2, overlap=2)
     judge(web, mine, "a")
     seq = judge(web, other, "a")
     fit(web, seq, **{mine: (0.9, 0.8, 0.95), other: (0.9, 0.8, 0.95)})
     curator = web.client("curator")
     assert ids(listed(web.client("engineer"))) == [other, mine]
-    assert listed(curator) == []
     judge(web, other, "b", curator.user.user_id)
-    assert ids(listed(curator)) == [other]
+    refused = curator.get("/consensus", params={"method": "joint_model"})
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:rlhf:problem:blind")
+    assert [one["comparison_id"] for one in curator.get("/consensus").json()["items"]] == [other]
     assert web.client("annotator").get("/consensus", params={"method": "joint_model"}).status_code == 403
 
 

@@ -59,15 +59,15 @@ def test_comparisons_are_listed_page_by_page(web: Web):
 def test_comparisons_are_offered_by_id_day_and_all_that_have_no_vote(web: Web):
     web.publish(4, offer=False)
     web.publish(2, offer=False, prefix="d", day="2026-01-03")
-    curator = web.client("curator")
-    curator.post("/votes", json={"comparison_id": "c0000", "choice": "a"}, headers={"Idempotency-Key": "k"})
-    assert curator.post("/comparisons:offer", json={"ids": ["c0000"], "overlap": 3}).json() == {"n_comparisons": 1, "n_slots": 3}
-    assert curator.post("/comparisons:offer", json={"day": "2026-01-03"}).json() == {"n_comparisons": 2, "n_slots": 2}
-    assert curator.post("/comparisons:offer", json={"all_unvoted": True}).json() == {"n_comparisons": 5, "n_slots": 3}
+    engineer = web.client("engineer")
+    web.client("curator").post("/votes", json={"comparison_id": "c0000", "choice": "a"}, headers={"Idempotency-Key": "k"})
+    assert engineer.post("/comparisons:offer", json={"ids": ["c0000"], "overlap": 3}).json() == {"n_comparisons": 1, "n_slots": 3}
+    assert engineer.post("/comparisons:offer", json={"day": "2026-01-03"}).json() == {"n_comparisons": 2, "n_slots": 2}
+    assert engineer.post("/comparisons:offer", json={"all_unvoted": True}).json() == {"n_comparisons": 5, "n_slots": 3}
     for wrong in ({}, {"ids": ["c0000"], "day": DAY}, {"day": DAY, "all_unvoted": True}):
-        assert curator.post("/comparisons:offer", json=wrong).status_code == 422
-    assert curator.post("/comparisons:offer", json={"ids": ["c0000", "none"]}).status_code == 404
-    assert curator.post("/comparisons:withdraw", json={"ids": ["c0000", "d0000"]}).json() == {"n_slots": 4}
+        assert engineer.post("/comparisons:offer", json=wrong).status_code == 422
+    assert engineer.post("/comparisons:offer", json={"ids": ["c0000", "none"]}).status_code == 404
+    assert engineer.post("/comparisons:withdraw", json={"ids": ["c0000", "d0000"]}).json() == {"n_slots": 4}
 
 
 def test_an_empty_table_says_why(web: Web):
@@ -245,7 +245,7 @@ def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
 
 def test_progress_counts_what_stands(web: Web):
     web.publish(10)
-    ann, reader = web.client("annotator"), web.client("curator")
+    ann, reader = web.client("annotator"), web.client("approver")
     cards = ann.post("/assignments:lease", json={"n": 10}).json()["cards"]
 
     def vote(i: int, choice: str, **more: object) -> dict:
@@ -276,7 +276,7 @@ def test_progress_counts_what_stands(web: Web):
 @on_sqlite
 def test_progress_is_told_as_it_happens_and_to_nobody_who_lost_the_right(web: Web):
     web.publish(3)
-    ann, reader = web.client("annotator"), web.client("curator")
+    ann, reader = web.client("annotator"), web.client("approver")
     events: list[dict] = []
     ended = threading.Event()
 

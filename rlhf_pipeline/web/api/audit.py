@@ -10,13 +10,15 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.web.api.routing import api_router
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.paging import Cursor, Limit, cursor_of, place_of
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import AuditLinkOut, Page, Verification
 
 router = api_router("audit")
-READER = [Depends(needs(Permission.AUDIT_READ))]
+CHAIN = "the audit chain"
+READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
 Words = Annotated[str | None, Query(max_length=200)]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
@@ -47,7 +49,7 @@ def export(site: AnySite) -> StreamingResponse:
     return StreamingResponse(_lines(site.store), media_type="application/jsonl")
 
 
-@router.post("/audit:verify", dependencies=[Depends(needs(Permission.AUDIT_VERIFY))])
+@router.post("/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))])
 def verify(site: AnySite) -> Verification:
     """Walk the chain, set every vote beside its link and the chain beside its daily anchors."""
     database = site.store.database

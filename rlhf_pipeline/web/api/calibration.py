@@ -8,16 +8,17 @@ from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.calibration import CalibrationDetail, ProbedPair, ProbeOut
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.calibration import CALIBRATION, CalibrationDetail, ProbedPair, ProbeOut
 from rlhf_pipeline.web.calibration_log import CalibrationOut
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.probing import Asked
 from rlhf_pipeline.web.schemas import Page
 
 router = api_router("calibration")
-Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
 WAIT_S = 5.0  # for a count, then the caller is asked to come again
 
 RewardModel = Annotated[Text | None, Query(max_length=200, description="name@version; default the one that predicted last")]
@@ -44,14 +45,14 @@ def probe(site: AnySite, _: Reader, reward_model: RewardModel = None, calibrator
 @router.get("/calibrations/probe/pairs", responses=documented(404))
 def pairs(
     site: AnySite,
-    principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))],
+    principal: Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))],
     value: Bin,
     reward_model: RewardModel = None,
     calibrator: Calibrator = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ProbedPair]:
-    """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first. Not for people whose roles let them vote."""
+    """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first."""
     asked = Asked(reward_model, calibrator)
     return calibration.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[1]
 

@@ -41,10 +41,10 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
     """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted on. With `annotator_id` one person is asked,
     once for each, beside what anybody is asked for; what they skip is left to anybody."""
-    return offers.offer(site, principal.user_id, body)
+    return offers.offer(site, principal, body)
 
 
 @router.post("/comparisons:withdraw")
 def withdraw(site: AnySite, principal: Offerer, body: Withdrawal) -> Withdrawn:
     """Ask no more for judgements that are still open."""
-    return Withdrawn(n_slots=site.store.assignments.withdraw(body.ids, actor=principal.user_id))
+    return offers.withdraw(site, principal, body.ids)

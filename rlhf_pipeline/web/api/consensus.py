@@ -26,7 +26,7 @@ def read(
     limit: Limit = 50,
 ) -> Page[ConsensusOut]:
     """What several people together say of each comparison, the most recently judged first; of disputed ones, five hundred of the most
-    recently judged at a time, the most evenly split first. A page may be short and still have a next. Open ones
-    that the reader may still be dealt are left out. By joint_model comparisons that were first judged after the fit are left out too; before
+    recently judged at a time, the most evenly split first. A page may be short and still have a next. Users who may vote get only
+    comparisons they have judged, and not by joint_model. By joint_model comparisons that were first judged after the fit are left out; before
     there is one the answer is 409, `not_fitted`; `next` of a page by an earlier fit is answered 409, `fit_changed`: begin with the first."""
     return consensus.page(site, principal, state, method, cursor=cursor, limit=limit).page

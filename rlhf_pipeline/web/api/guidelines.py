@@ -8,6 +8,7 @@ from pydantic import Field
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router, documented
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, edited_version, etag_of
 from rlhf_pipeline.web.idempotency import done_once
@@ -65,7 +66,7 @@ def read_rules(site: AnySite, principal: RulesReader, response: Response) -> Rul
 def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: NewRules, if_match: IfMatch = None) -> RulesOut:
     """All of them anew, for cards dealt from now on; what is left out is the default, but seed and agreement_votes stay. Only an admin sets
     another seed."""
-    if body.seed is not None and not principal.sees_others_votes:
+    if body.seed is not None and blind_reader(principal) is not None:
         said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
         raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
     held = site.store.rules.latest()[1]
@@ -78,5 +79,5 @@ def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: N
 
 
 def _rules_out(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
-    shows_seed = principal.sees_others_votes and principal.may(Permission.AUDIT_READ)
+    shows_seed = blind_reader(principal) is None and principal.may(Permission.AUDIT_READ)
     return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})))

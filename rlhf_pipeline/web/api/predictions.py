@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from rlhf_pipeline.champions import PairPrediction, Question
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
@@ -53,7 +54,7 @@ def predict(
     site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))], body: PairToPredict | PairsToPredict
 ) -> PredictionsOut:
     """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept of it but the answer to its key."""
-    if principal.user.kind == "person" and not principal.sees_others_votes:
+    if principal.user.kind == "person" and blind_reader(principal) is not None:
         raise Problem(
             403,
             "Your roles let you vote, and whoever votes judges blind: no model's opinion before one's own. Ask under an account without "

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.web.api import audit
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.paging import Cursor
 from rlhf_pipeline.web.permissions import Permission
@@ -14,8 +15,8 @@ from rlhf_pipeline.web.schemas import Verification
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
-Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_READ, audit.CHAIN))]
+Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY, audit.CHAIN))]
 SHOWN = 50
 
 

@@ -10,8 +10,10 @@ from rlhf_pipeline.records import Text
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.calibration import CALIBRATION
 from rlhf_pipeline.web.calibration_log import CalibrationOut
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.drawings import diagram, steps
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
@@ -22,8 +24,8 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
+Asker = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))]
 SHOWN = 20  # calibrators, and pairs
 DRAWN = 40  # calibrators of the drawing
 WAIT_S = 1.0  # for the first count, before the page comes without it
@@ -55,7 +57,7 @@ def read(
         after=None if chosen is None else diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
         probe=probe,
         served=None if probe is None or not probe.bins else diagram(probe.bins, probe.noise_ceiling),
-        pairs_at=_pairs_at(asked, model, version) if _may_list(principal) else None,
+        pairs_at=_pairs_at(asked, model, version) if principal.may(Permission.PREDICTIONS_MAKE) else None,
     )
 
 
@@ -105,11 +107,6 @@ def _chosen(site: Site, model: str | None, version: int | None) -> LoggedCalibra
 
 def _asked(model: str | None, chosen: LoggedCalibration | None) -> Asked:
     return Asked(model, None if chosen is None else f"{chosen.report.method}@{chosen.version}")
-
-
-def _may_list(principal: Principal) -> bool:
-    """Whether the bins lead somewhere for this reader."""
-    return principal.may(Permission.PREDICTIONS_MAKE) and (principal.user.kind != "person" or principal.sees_others_votes)
 
 
 def _pairs_at(asked: Asked, model: str | None, version: int | None) -> str:

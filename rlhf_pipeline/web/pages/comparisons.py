@@ -9,8 +9,10 @@ from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import Category
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader, unjudged
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.offers import may_be_asked, offer
+from rlhf_pipeline.web.offers import withdraw as withdraw_slots
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
@@ -44,7 +46,7 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
     one = lists.comparison(site, principal, comparison_id)
     votes, told = None, None
     if principal.may(Permission.VOTES_READ):
-        if lists.unjudged(site, principal, [comparison_id]):
+        if unjudged(site, principal, [comparison_id]):
             told = "Others' votes on it are shown once you have judged it yourself."
         else:
             only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
@@ -54,9 +56,16 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
 
 @router.post("/comparisons/offer")
 def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
-    done, problem = attempted(lambda: offer(site, principal.user_id, _asked(form)), NotFound, UnknownComparison)
+    done, problem = attempted(lambda: offer(site, principal, _asked(form)), NotFound, UnknownComparison)
     if done is None:
         return _list(site, request, principal, problem=problem)
+    if done.n_slots is None:
+        return _list(
+            site,
+            request,
+            principal,
+            told="Judgements are asked for. How many are new would reveal what others judged, so you are not told.",
+        )
     told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
     if who := form.text("annotator_id"):
         name = names_for(site, principal).get(who) or who
@@ -69,8 +78,9 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
 @router.post("/comparisons/withdraw")
 def withdraw(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
     ids = checked(Withdrawal, {"ids": _ids(form)}).ids
-    n = site.store.assignments.withdraw(ids, actor=principal.user_id)
-    return _list(site, request, principal, told=f"{n:,} judgements are asked for no more.")
+    n = withdraw_slots(site, principal, ids).n_slots
+    told = "Judgements that are still open are asked for no more." if n is None else f"{n:,} judgements are asked for no more."
+    return _list(site, request, principal, told=told)
 
 
 def _list(
@@ -95,7 +105,7 @@ def _list(
         categories=list(Category),
         query=query_of({"category": category}),
         # Told to those who would else take the list for all of its kind.
-        is_partly_hidden=bool(category) and not principal.sees_others_votes,
+        is_partly_hidden=bool(category) and blind_reader(principal) is not None,
         overlap=site.terms().rules.overlap,
         people=_people(site, principal) if principal.may(Permission.COMPARISONS_OFFER) else [],
         problem=problem.detail if problem else None,

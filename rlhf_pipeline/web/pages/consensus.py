@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.rendering import query_of, render
@@ -22,6 +23,7 @@ SHOWN = 50
 STATES = (("disputed", "disputed: for adjudication"), ("agreed", "agreed"), ("open", "open: too few judgements"), ("all", "all"))
 METHODS = (("majority", "each the same"), ("strength_weighted", "by their strength"), ("joint_model", "by who cast them: annotator model"))
 
+NOT_JUDGED = ("None here", "None of the comparisons that you have judged.")
 INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}  # of a list that the annotator model cannot give
 
 
@@ -34,9 +36,10 @@ def read(
     method: Method = "majority",
     cursor: Cursor = None,
 ) -> Response:
+    is_blind = blind_reader(principal) is not None
     try:
         found = consensus.page(site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
-        nothing = _nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None)
+        nothing = NOT_JUDGED if is_blind else _nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None)
     except Problem as told:
         if told.kind not in INSTEAD:
             raise
@@ -49,6 +52,7 @@ def read(
         request,
         site,
         principal,
+        told="You may vote, so only comparisons that you have judged are listed." if is_blind else None,
         page=page,
         nothing=nothing,
         up_to_seq=found.up_to_seq,
@@ -57,7 +61,7 @@ def read(
         state=state,
         method=method,
         states=STATES,
-        methods=METHODS,
+        methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
         query=query_of({"state": state, "method": method}),
         prompts={one: known.prompt for one, known in texts.items()},
     )
@@ -66,7 +70,10 @@ def read(
 @router.get("/consensus.csv")
 def download(site: AnySite, principal: Reader, state: State | Literal["all"] = "disputed", method: Method = "majority") -> Response:
     wanted = None if state == "all" else state
-    fitted = consensus.newest_fit(site) if method == "joint_model" else None  # one for all lines; a problem is told before the file begins
+    fitted = None
+    if method == "joint_model":
+        consensus.refuse_model(principal)
+        fitted = consensus.newest_fit(site)  # one for all lines; a problem is told before the file begins
     rows = every(lambda cursor: consensus.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted).page)
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.records import Feedback
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
@@ -38,7 +39,7 @@ class Filters:
 
 @router.get("/feedback")
 def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
-    sees_all = principal.sees_others_votes
+    sees_all = blind_reader(principal) is None
     return render(
         "feedback.html",
         request,

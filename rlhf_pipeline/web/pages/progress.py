@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
@@ -45,13 +46,14 @@ class Bars:
 
 @router.get("/progress")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    now = progress.of_project(site, shows_names=principal.may(Permission.USERS_READ))
-    return render("progress.html", request, site, principal, progress=now, bars=bars_of(now.votes_by_day))
+    now = progress.of_project(site, principal)
+    told = None if blind_reader(principal) is None else "You may vote, so this counts only votes on comparisons that you have judged."
+    return render("progress.html", request, site, principal, told=told, progress=now, bars=bars_of(now.votes_by_day))
 
 
 @router.get("/progress.csv")
 def download(site: AnySite, principal: Reader) -> Response:
-    now = progress.of_project(site, shows_names=principal.may(Permission.USERS_READ))
+    now = progress.of_project(site, principal)
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import quality
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
@@ -20,13 +21,13 @@ WORDS: dict[Mark, str] = {"too_fast": "too fast to read", "same_as_before": "the
 
 @router.get("/quality")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    sees_all = principal.sees_others_votes
+    sees_all = blind_reader(principal) is None
     return render(
         "quality.html",
         request,
         site,
         principal,
-        told=None if sees_all else "Who votes is not shown how others' choices follow each other.",
+        told=None if sees_all else "You may vote, so this counts only votes on comparisons that you have judged.",
         found=quality.of_project(site, principal),
         marks={mark: words for mark, words in WORDS.items() if mark in quality.told(principal)},
     )

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.site import Site
 
@@ -32,6 +33,7 @@ class Place:
     path: str
     name: str
     needs: Permission | None
+    needs_all_votes: bool = False
 
 
 PLACES = (
@@ -41,18 +43,19 @@ PLACES = (
     Place("/quality", "Data quality", Permission.VOTES_READ),
     Place("/comparisons", "Comparisons", Permission.COMPARISONS_READ),
     Place("/consensus", "Consensus", Permission.CONSENSUS_READ),
-    Place("/calibration", "Calibration", Permission.METRICS_READ),
+    Place("/calibration", "Calibration", Permission.METRICS_READ, needs_all_votes=True),
     Place("/feedback", "Feedback", Permission.FEEDBACK_READ),
     Place("/guidelines", "Guidelines", Permission.GUIDELINES_READ),
     Place("/rules", "Rules", Permission.RULES_READ),
     Place("/users", "Users", Permission.USERS_READ),
-    Place("/audit", "Audit", Permission.AUDIT_READ),
+    Place("/audit", "Audit", Permission.AUDIT_READ, needs_all_votes=True),
     Place("/me", "Me", None),
 )
 
 
 def places_of(asker: Principal) -> list[Place]:
-    return [place for place in PLACES if place.needs is None or asker.may(place.needs)]
+    allowed = [place for place in PLACES if place.needs is None or asker.may(place.needs)]
+    return allowed if blind_reader(asker) is None else [place for place in allowed if not place.needs_all_votes]
 
 
 def render(

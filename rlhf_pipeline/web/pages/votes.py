@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.votes.quality import MARKS, Mark
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
 from rlhf_pipeline.web.pages.forms import attempted
@@ -52,7 +53,7 @@ class Filters:
 @router.get("/votes")
 def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
     page, problem = attempted(lambda: filters.page(site, principal, cursor, SHOWN))
-    sees_all = principal.sees_others_votes
+    sees_all = blind_reader(principal) is None
     return render(
         "votes.html",
         request,

@@ -6,7 +6,8 @@ import pytest
 
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.judgements import Judgements, Known, judged_by
+from rlhf_pipeline.store.judgements import Judgements, Known
+from rlhf_pipeline.store.visibility import judged_by
 from tests.unit.store.conftest import NOON
 
 TODAY = date(2026, 1, 3)
