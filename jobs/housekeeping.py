@@ -1,28 +1,28 @@
-"""Housekeeping: old runs are purged, because event logs grow without bound, and the audit chain gets its anchor of the day."""
+"""Deletes every night what is kept for a limited time, and anchors the audit chain."""
 
-from datetime import UTC, datetime, timedelta
+from collections import Counter
+from datetime import UTC, datetime
 
 import dagster as dg
 
 from jobs.executors import light_executor
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store, anchors
+from storage.retention import Retention
 
-RUNS_PER_NIGHT = 2000
 
-
-@dg.op(description="Deletes runs, with their events, that ended before the setting `keep_days`.")
-def purge_runs(context: dg.OpExecutionContext, settings: dg.ResourceParam[Settings]) -> None:
-    before = datetime.now(UTC) - timedelta(days=settings.keep_days)
-    old = context.instance.get_run_records(
-        dg.RunsFilter(
-            created_before=before, statuses=[dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-        ),
-        limit=RUNS_PER_NIGHT,
-    )
-    for record in old:
-        context.instance.delete_run(record.dagster_run.run_id)
-    context.log.info(f"Purged {len(old)} runs that were created before {before.date()}.")
+@dg.op(description="Deletes what the settings `keep_…` no longer keep: the same as `rlhf storage retain`.")
+def retain(
+    context: dg.OpExecutionContext,
+    settings: dg.ResourceParam[Settings],
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
+) -> None:
+    deleted = Counter[str]()
+    for item in Retention(settings, store, registry, context.instance, datetime.now(UTC)).retain():
+        deleted[item.kind] += item.n
+    context.log.info(f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}.")
 
 
 @dg.op(description="Writes down where the audit chain stands, so that a tail that is cut off later is missed.")
@@ -34,9 +34,9 @@ def anchor_audit_chain(context: dg.OpExecutionContext, store: dg.ResourceParam[S
     )
 
 
-@dg.job(description="Purges old runs and anchors the audit chain.", executor_def=light_executor)
+@dg.job(description="Deletes what is no longer kept and anchors the audit chain.", executor_def=light_executor)
 def housekeeping() -> None:
-    purge_runs()
+    retain()
     anchor_audit_chain()
 
 

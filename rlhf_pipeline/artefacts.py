@@ -68,6 +68,10 @@ class Artefacts:
         found = names(self.base / "reports")
         return [name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")]
 
+    def reports(self) -> list[UPath]:
+        """All such pages and the windows of calibration beside them."""
+        return [self.base / "reports" / name for name in names(self.base / "reports") if name.startswith(("drift_", "calibration_"))]
+
     def window(self, day: str) -> UPath:
         """Where the window of calibration over time that ends on `day` is kept, with the hash of what it rests on."""
         return self.base / "reports" / f"calibration_{day}.json"

@@ -205,7 +205,24 @@ class Settings(BaseModel):
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
     keep_days: int = Field(
-        default=90, ge=1, le=36_500, description="Runs older than this are purged, with their events; ticks go by dagster.yaml"
+        default=90, ge=1, le=36_500, description="Days that ended runs are kept, with their events and logs, and files of trainings"
+    )
+    keep_tick_days: int = Field(
+        default=30,
+        ge=1,
+        le=36_500,
+        description="Days that ticks of sensors and schedules are kept; `rlhf init` writes it into Dagster's home too",
+    )
+    keep_skipped_tick_days: int = Field(default=2, ge=1, le=36_500, description="The same for ticks that asked for nothing")
+    keep_report_days: int = Field(default=365, ge=1, le=36_500, description="Days that pages of drift and windows of calibration are kept")
+    keep_cache_days: int = Field(
+        default=180,
+        ge=1,
+        le=36_500,
+        description="Days that cached completions are kept after their last use, and embeddings after they were made",
+    )
+    keep_model_versions: int = Field(
+        default=10, ge=1, le=1_000_000, description="Newest versions of each model that never were champion and keep their files"
     )
 
     @field_validator("dead_after_seconds")
@@ -255,6 +272,13 @@ class Settings(BaseModel):
         """Environment of a process that works on this home, whatever its working directory."""
         config = {} if self.config is None else {f"{ENV_PREFIX}CONFIG": str(self.config)}
         return {f"{ENV_PREFIX}HOME": str(self.home), **config, **self.dagster_environ}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that give another process these settings, secrets included."""
+        given = {name: getattr(self, name) for name in self.model_fields_set | {"home"}}
+        plain = {name: _plain(value) if isinstance(value, SecretStr) else value for name, value in given.items()}
+        return {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in plain.items() if value is not None}
 
     def _on_server(self, what: str, options: Mapping[str, int] | None = None) -> str | None:
         return None if self.server_url is None else on_server(self.server_url, f"{self.database_prefix}_{what}", options)

@@ -5,21 +5,35 @@ import logging
 import os
 import sys
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlhf_pipeline.config import DAGSTER_URL, silence_telemetry
+from rlhf_pipeline.config import DAGSTER_URL, Settings, silence_telemetry
 
 silence_telemetry()
 
 import dagster as dg  # noqa: E402
 
 from rlhf_pipeline.errors import PipelineError  # noqa: E402
+from rlhf_pipeline.registry import Registry  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
 from storage import dagster_history  # noqa: E402
+from storage.retention import Retention  # noqa: E402
 
 
 def say(**fact: Any) -> None:
     print(json.dumps(fact), flush=True)
+
+
+def retain(instance: dg.DagsterInstance, *, dry_run: bool) -> None:
+    """The settings come from the environment alone, as `rlhf storage retain` read them."""
+    s = Settings.read(folder=Path(os.environ["DAGSTER_HOME"]))
+    registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
+    with Store.open(s.store_url, organization=s.organization, project=s.project) as store:
+        retention = Retention(s, store, registry, instance, datetime.now(UTC))
+        for item in retention.retain(dry_run=dry_run, progress=lambda done, total, note="": say(progress=[done, total, note])):
+            say(item=item.model_dump())
 
 
 def main(task: str) -> int:
@@ -38,8 +52,10 @@ def main(task: str) -> int:
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 if task == "state":
                     say(state=dagster_history.state(instance))
+                elif task in ("retain", "list-retained"):
+                    retain(instance, dry_run=task == "list-retained")
                 else:
-                    say(error=f"no task {task!r}: make-tables, move, state")
+                    say(error=f"no task {task!r}: make-tables, move, state, retain, list-retained")
                     return 2
     except PipelineError as error:
         say(error=str(error))

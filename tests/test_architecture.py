@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     "children": set(),
     "supervisor": {"errors", "children"},  # the process that waits in `rlhf dev`: whatever it imports stays in memory
+    "retention": {*FOUNDATION, "registry"},  # rules over records, the registry's among them; nothing is deleted there
     "client": set(FOUNDATION),  # somebody else's program installs it: it speaks HTTP, and knows no store
     "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions", "homes"},
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads files wherever they lie.
@@ -67,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "web",
         "supervisor",
         "children",
+        "retention",
     },
 }
 
@@ -104,7 +106,7 @@ HEAVY = {
 APPLICATION_ALLOWED: dict[str, set[str]] = {
     "assets": {"assets", "rlhf_pipeline"},
     "resources": {"resources", "rlhf_pipeline"},
-    "jobs": {"jobs", "assets", "rlhf_pipeline"},
+    "jobs": {"jobs", "assets", "storage", "rlhf_pipeline"},  # the nightly retention is that of `rlhf storage retain`
     "sensors": {"sensors", "jobs", "assets", "rlhf_pipeline"},
     "demo": {"demo", "definitions", "sensors", "assets", "rlhf_pipeline"},
     "storage": {"storage", "rlhf_pipeline"},

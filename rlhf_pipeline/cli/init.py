@@ -133,13 +133,19 @@ def _relocate_artifacts(workspace: Workspace) -> None:
 def _make_dagster_home(settings: Settings) -> None:
     home = settings.home
     template = (checkout() / "dagster_home" / "dagster.yaml").read_text(encoding="utf-8")
-    template, n = re.subn(r"(?m)^( +max_concurrent_runs:) .*$", rf"\1 {settings.max_concurrent_runs}", template)
-    if n != 1:
-        raise ConfigurationError(
-            "dagster_home/dagster.yaml says max_concurrent_runs no longer, or twice. Restore the file of the checkout."
-        )
+    template = _with_value(template, "max_concurrent_runs", settings.max_concurrent_runs, times=1)
+    template = _with_value(template, "skipped", settings.keep_skipped_tick_days, times=2)
+    for status in ("failure", "success"):
+        template = _with_value(template, status, settings.keep_tick_days, times=2)
     storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
     write_whole(home / "dagster" / "dagster.yaml", (template + storage).encode())
+
+
+def _with_value(template: str, name: str, value: int, *, times: int) -> str:
+    written, n = re.subn(rf"(?m)^( +{name}:) .*$", rf"\1 {value}", template)
+    if n != times:
+        raise ConfigurationError(f"dagster_home/dagster.yaml has {n} lines `{name}:`, not {times}. Restore the file of the checkout.")
+    return written
 
 
 def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) -> None:

@@ -52,6 +52,7 @@ def list_models() -> None:
             "aliases": ", ".join(model.aliases),
             "parent": model.parent or "-",
             "registered": f"{model.created_at:%Y-%m-%d %H:%M}",
+            "files": "kept" if model.removed_at is None else f"removed {model.removed_at:%Y-%m-%d}",
             "metrics": metrics_line(_kind(workspace.registry, model.name), model.metrics),
         }
         for model in workspace.registry.list_models()

@@ -15,7 +15,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from rlhf_pipeline import backups, protocols
-from rlhf_pipeline.cli import storage_check
+from rlhf_pipeline.cli import retained, storage_check
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
 from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
@@ -23,9 +23,10 @@ from rlhf_pipeline.cli.showing import echo, plain
 from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
+from rlhf_pipeline.retention import Item
 from rlhf_pipeline.store import Store, copying, dumping
 
-app = typer.Typer(help="Databases and files of the home: check, back up, restore, move to Postgres.", no_args_is_help=True)
+app = typer.Typer(help="Databases and files of the home: check, clean up, back up, restore, move to Postgres.", no_args_is_help=True)
 DAEMON_BEATS_S = 30  # how often Dagster's daemon says that it lives
 Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
 
@@ -85,6 +86,17 @@ def restore(
     workspace.store.file_hashes.forget(manifest.replaced)
     workspace.store.close()
     echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command("retain")
+def retain(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; list what would be deleted.")] = False,
+) -> None:
+    """Delete what the settings `keep_…` no longer keep: old runs, ticks, reports, caches, files of model versions that never served."""
+    settings = _workspace().settings
+    with _bar("retain") as progress:
+        facts = ask_dagster("list-retained" if dry_run else "retain", settings.variables | settings.dagster_environ, progress)
+    retained.show([Item(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run)
 
 
 @app.command("migrate")

@@ -3,6 +3,7 @@
 from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.registry.interface import web_interface
 from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
+from rlhf_pipeline.registry.removal import StoredVersion, n_bytes_of, remove_files, stored_versions
 from rlhf_pipeline.registry.runs import Run, TrackedRun, ceiling_beside, is_accuracy, lacks_ceiling, missing_ceilings
 from rlhf_pipeline.registry.tracking import Tracking, make_tables
 from rlhf_pipeline.registry.versions import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, ListedModel, Registry
@@ -17,6 +18,7 @@ __all__ = [
     "ListedModel",
     "Registry",
     "Run",
+    "StoredVersion",
     "TrackedRun",
     "Tracking",
     "ceiling_beside",
@@ -25,7 +27,10 @@ __all__ = [
     "lacks_ceiling",
     "make_tables",
     "missing_ceilings",
+    "n_bytes_of",
     "opening_recorder",
     "openings",
+    "remove_files",
+    "stored_versions",
     "web_interface",
 ]

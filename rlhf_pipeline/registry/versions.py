@@ -26,6 +26,7 @@ KINDS: tuple[Kind, ...] = ("policy", "reward_model")
 CHAMPION = "champion"
 CANDIDATE = "candidate"
 PREVIOUS = "previous"
+REMOVED = "files_removed_at"  # tag of a version whose files retention deleted
 LINEAGE = ("content_hash", "parent", "data_hash")  # what makes two versions the same
 
 
@@ -38,6 +39,7 @@ class ListedModel(Record):
     parent: str | None
     metrics: dict[str, float]
     created_at: datetime
+    removed_at: datetime | None = Field(default=None, description="when retention deleted the files")
 
 
 class Registry:
@@ -125,6 +127,8 @@ class Registry:
         same = self._same_version(kind, tags)
         if same is None or not self._has_files(same):
             self._tracking.client.log_artifacts(same.mlflow_run_id if same else run.run_id, str(folder), path)
+            if same is not None and same.version in self.removed(kind):
+                self._tracking.write(lambda: self._tracking.client.delete_model_version_tag(same.name, str(same.version), REMOVED))
         version = same or self._tracking.write(lambda: self._create_version(kind, run.run_id, path, tags))
         run.set_tags({f"registered.{kind}": version.label})
         return version
@@ -144,14 +148,25 @@ class Registry:
 
     def list_models(self) -> list[ListedModel]:
         """Every version of every kind with its aliases, oldest first within a kind."""
-        fields = set(ListedModel.model_fields) - {"aliases"}
+        fields = set(ListedModel.model_fields) - {"aliases", "removed_at"}
         rows = []
         for kind in KINDS:
-            aliases = self._aliases(kind)
+            aliases, removed = self.aliases(kind), self.removed(kind)
             for model in self.history(kind):
-                names = tuple(sorted(alias for alias, number in aliases.items() if int(number) == model.version))
-                rows.append(ListedModel(aliases=names, **model.model_dump(include=fields)))
+                of_files = {"aliases": aliases.get(model.version, ()), "removed_at": removed.get(model.version)}
+                rows.append(ListedModel(**of_files, **model.model_dump(include=fields)))
         return rows
+
+    def aliases(self, kind: Kind) -> dict[int, tuple[str, ...]]:
+        """The aliases of each version that has any."""
+        named: dict[int, tuple[str, ...]] = {}
+        for alias, number in sorted(self._aliases(kind).items()):
+            named[int(number)] = (*named.get(int(number), ()), alias)
+        return named
+
+    def removed(self, kind: Kind) -> dict[int, datetime]:
+        """When retention deleted the files of each version that has lost them."""
+        return {int(e.version): datetime.fromisoformat(e.tags[REMOVED]) for e in self._search(kind) if REMOVED in e.tags}
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or its files are not there."""
@@ -185,15 +200,15 @@ class Registry:
         Files on this machine are used in place, others are downloaded once into `cache`. Raises ModelNotFound when
         they are gone, ModelHashMismatch when they are not those that were registered.
         """
-        local = self._local_folder(model)
+        local = self.local_folder(model)
         if local is not None:
-            return _verified(local, model)
+            return self._verified(local, model)
         target = cache / model.content_hash
         if target.is_dir() and folder_hash(target) != model.content_hash:
             shutil.rmtree(target)
         if not target.is_dir():
             self._download(model, target)
-        return _verified(target, model)
+        return self._verified(target, model)
 
     def _search(self, kind: Kind, also: str = "") -> Iterator[Any]:
         token = None
@@ -232,18 +247,33 @@ class Registry:
         if model is None:
             known = ", ".join(str(m.version) for m in self.history(kind))
             raise ModelNotFound(f"{self.name(kind)} has no version {version}. Registered: {known or 'none'}.")
-        local = self._local_folder(model)
+        local = self.local_folder(model)
         if local is not None:
-            _verified(local, model)
+            self._verified(local, model)
+        else:
+            self._refuse_removed(model)
         return model
 
+    def _verified(self, folder: Path, model: ModelVersion) -> Path:
+        if not folder.is_dir():
+            self._refuse_removed(model)
+        return _verified(folder, model)
+
+    def _refuse_removed(self, model: ModelVersion) -> None:
+        removed_at = self.removed(model.kind).get(model.version)
+        if removed_at is not None:
+            raise ModelNotFound(
+                f"The files of {model.label} were removed on {removed_at:%Y-%m-%d}: it never was champion, and newer versions stay. "
+                "Its record and metrics are kept. Name another version (`rlhf models list`), or train it again."
+            )
+
     def _has_files(self, model: ModelVersion) -> bool:
-        local = self._local_folder(model)
+        local = self.local_folder(model)
         if local is None:
-            return bool(self._tracking.client.list_artifacts(model.mlflow_run_id, _path_in_run(model)))
+            return bool(self._tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model)))
         return local.is_dir() and folder_hash(local) == model.content_hash
 
-    def _local_folder(self, model: ModelVersion) -> Path | None:
+    def local_folder(self, model: ModelVersion) -> Path | None:
         """Where the files lie if that is on this machine."""
         run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         if run is None:
@@ -254,7 +284,7 @@ class Registry:
         from mlflow.utils.uri import is_local_uri
 
         root = run.info.artifact_uri
-        return Path(local_file_uri_to_path(root)) / _path_in_run(model) if is_local_uri(root) else None
+        return Path(local_file_uri_to_path(root)) / path_in_run(model) if is_local_uri(root) else None
 
     def _download(self, model: ModelVersion, target: Path) -> None:
         from mlflow.exceptions import MlflowException
@@ -262,8 +292,9 @@ class Registry:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             try:
-                got = Path(self._tracking.client.download_artifacts(model.mlflow_run_id, _path_in_run(model), folder))
+                got = Path(self._tracking.client.download_artifacts(model.mlflow_run_id, path_in_run(model), folder))
             except MlflowException as cause:
+                self._refuse_removed(model)
                 raise ModelNotFound(f"The files of {model.label} cannot be read from {model.uri}: {cause.message}") from cause
             if not target.is_dir():  # another process may have been faster
                 got.rename(target)
@@ -296,7 +327,7 @@ def _description(tags: Mapping[str, str]) -> str:
     return "\n".join([origin, *(table if metrics else [])])
 
 
-def _path_in_run(model: ModelVersion) -> str:
+def path_in_run(model: ModelVersion) -> str:
     return model.uri.removeprefix(f"runs:/{model.mlflow_run_id}/")
 
 

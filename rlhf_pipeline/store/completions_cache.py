@@ -110,10 +110,11 @@ class CompletionsCache:
             n, size, oldest, newest, n_hit = connection.execute(asked).one()
         return CacheStats(n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit)
 
-    def prune(self, *, unused_since: datetime | None = None, keep_characters: int | None = None) -> tuple[int, int]:
+    def prune(self, *, unused_since: datetime | None = None, keep_characters: int | None = None, dry_run: bool = False) -> tuple[int, int]:
         """Take out what was stored and last used before a moment, then the longest unused until the rest is no larger than asked.
 
-        How many entries and characters went. What a run that goes on has made stays: it is paid for and not yet delivered.
+        How many entries and characters went, or with `dry_run` would go. What a run that goes on has made stays: it is paid for and not
+        yet delivered.
         """
         c, mine = completion_cache.c, self._database.mine(completion_cache)
         used = func.coalesce(c.last_hit_at, c.stored_at)
@@ -143,7 +144,7 @@ class CompletionsCache:
             if (is_old or is_too_much) and row.cache_key not in held:
                 going[row.cache_key] = row.size
                 left -= row.size
-        for batch in self._database.courteously(batches(sorted(going), MAX_ROWS)):
+        for batch in self._database.courteously(batches([] if dry_run else sorted(going), MAX_ROWS)):
             with self._database.writing() as connection:
                 connection.execute(completion_cache.delete().where(mine, c.cache_key.in_(batch)))
         return len(going), sum(going.values())

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,6 +13,21 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 
 Purge = Callable[[int], None]
+
+
+class NoModels:
+    """A registry in which nothing was registered."""
+
+    def name(self, kind: str) -> str:
+        return f"demo.{kind}"
+
+    def history(self, kind: str) -> list[Any]:
+        return []
+
+    def aliases(self, kind: str) -> dict[int, Any]:
+        return {}
+
+    removed = aliases
 
 
 @pytest.fixture
@@ -29,7 +45,7 @@ def purge(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[Purge]:
         def run(keep_days: int) -> None:
             result = housekeeping.execute_in_process(
                 instance=instance,
-                resources={"settings": Settings(home=tmp_path, keep_days=keep_days), "store": store},
+                resources={"settings": Settings(home=tmp_path, keep_days=keep_days), "store": store, "registry": NoModels()},
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
             assert result.success

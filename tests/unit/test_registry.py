@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -23,8 +24,11 @@ from rlhf_pipeline.registry import (
     code_commit,
     lacks_ceiling,
     missing_ceilings,
+    n_bytes_of,
     opening_recorder,
     openings,
+    remove_files,
+    stored_versions,
 )
 from rlhf_pipeline.votes import open_test_split
 from tests.s3 import local_s3
@@ -482,3 +486,53 @@ def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(registry: Re
         with pytest.raises(StoreError, match="locked by another process"):
             open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(impatient))
     assert openings(registry).empty
+
+
+REMOVED_AT = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def removable(registry: Registry, tmp_path: Path) -> ModelVersion:
+    return register(registry, model_folder(tmp_path), metrics={"seconds": 3.0})
+
+
+def test_removed_version_names_itself_when_asked_for(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+    assert n_bytes_of(registry, removable) == len("weights{}")
+    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    with pytest.raises(ModelNotFound, match=rf"files of {removable.label} were removed on 2026-06-01"):
+        registry.folder(removable, tmp_path / "cache")
+    with pytest.raises(ModelNotFound, match="were removed"):
+        registry.promote("policy", removable.version)
+    assert n_bytes_of(registry, removable) == 0
+
+
+def test_record_and_metrics_of_a_removed_version_stay(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    [listed] = registry.list_models()
+    assert (listed.removed_at, listed.metrics) == (REMOVED_AT, {"seconds": 3.0})
+    assert registry.get("policy", removable.version) == removable
+
+
+def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
+    registry: Registry, removable: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry.tracking.client, "set_model_version_tag", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    [stored] = stored_versions(registry, "policy")
+    assert stored.removed_at is None
+    with pytest.raises(ModelNotFound, match="are gone"):
+        registry.folder(removable, tmp_path / "cache")
+    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    assert registry.removed("policy") == {removable.version: REMOVED_AT}
+
+
+def test_registering_the_same_files_again_brings_them_back(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    assert register(registry, model_folder(tmp_path)) == removable
+    assert registry.folder(removable, tmp_path / "cache").is_dir()
+    assert registry.removed("policy") == {}

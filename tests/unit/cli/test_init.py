@@ -21,3 +21,9 @@ def test_the_number_of_runs_is_that_of_the_settings_and_all_else_that_of_the_che
     assert expected["concurrency"]["runs"].pop("max_concurrent_runs") == Settings(home=tmp_path).max_concurrent_runs
     assert written["concurrency"]["runs"].pop("max_concurrent_runs") == n
     assert written == expected
+
+
+def test_days_that_ticks_are_kept_are_those_of_the_settings(tmp_path: Path) -> None:
+    prepare(Workspace(Settings(home=tmp_path, keep_tick_days=7, keep_skipped_tick_days=1)))
+    retention = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())["retention"]
+    assert retention == {key: {"purge_after_days": {"skipped": 1, "failure": 7, "success": 7}} for key in ("schedule", "sensor")}

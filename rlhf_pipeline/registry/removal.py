@@ -1,0 +1,80 @@
+"""Removes the files of a model version; its record and metrics stay, and the version is marked as removed."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from rlhf_pipeline.records import ModelVersion, Record
+from rlhf_pipeline.registry.versions import REMOVED, Kind, Registry, path_in_run
+
+
+class StoredVersion(Record):
+    """A model version with what the registry knows of its files."""
+
+    version: ModelVersion
+    aliases: tuple[str, ...] = ()
+    is_in_use: bool = Field(default=False, description="the MLflow run that registered it has not ended")
+    removed_at: datetime | None = None
+
+
+def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
+    """Every version of a kind whose MLflow run is there, oldest first."""
+    removed, aliases = registry.removed(kind), registry.aliases(kind)
+    stored = []
+    for version in registry.history(kind):
+        run = registry.tracking.found(partial(registry.tracking.client.get_run, version.mlflow_run_id))
+        if run is not None:
+            of_files = {"aliases": aliases.get(version.version, ()), "removed_at": removed.get(version.version)}
+            stored.append(StoredVersion(version=version, is_in_use=run.info.status == "RUNNING", **of_files))
+    return stored
+
+
+def n_bytes_of(registry: Registry, version: ModelVersion) -> int:
+    """What the files of a version take; 0 where they are gone."""
+    local = registry.local_folder(version)
+    if local is not None:
+        return sum(path.stat().st_size for path in local.rglob("*") if path.is_file())
+    return sum(file.file_size or 0 for file in _remote_files(registry, version, path_in_run(version)))
+
+
+def remove_files(registry: Registry, version: ModelVersion, cache: Path, at: datetime) -> None:
+    """Delete the files of a version, then note that in the registry. May be repeated, whatever ended it before."""
+    local = registry.local_folder(version)
+    if local is not None:
+        _remove_folder(local)
+    else:
+        _remove_remote(registry, version)
+    _remove_folder(cache / version.content_hash)
+    client = registry.tracking.client
+    registry.tracking.write(lambda: client.set_model_version_tag(version.name, str(version.version), REMOVED, at.isoformat()))
+
+
+def _remove_folder(folder: Path) -> None:
+    """Renamed first: a reader finds all files or none, never half of them."""
+    doomed = folder.with_name(f"{folder.name}.removing")
+    shutil.rmtree(doomed, ignore_errors=True)
+    if folder.is_dir():
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def _remove_remote(registry: Registry, version: ModelVersion) -> None:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    run = registry.tracking.client.get_run(version.mlflow_run_id)
+    path = path_in_run(version)
+    if any(_remote_files(registry, version, path)):
+        get_artifact_repository(run.info.artifact_uri).delete_artifacts(path)
+
+
+def _remote_files(registry: Registry, version: ModelVersion, path: str) -> Iterator[Any]:
+    for found in registry.tracking.client.list_artifacts(version.mlflow_run_id, path):
+        if found.is_dir:
+            yield from _remote_files(registry, version, found.path)
+        else:
+            yield found

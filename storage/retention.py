@@ -1,0 +1,186 @@
+"""Deletes what `rlhf_pipeline.retention` lets go, or lists it: the one function of `rlhf storage retain` and of job `housekeeping`."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.storage.event_log import SqliteEventLogStorage
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.registry import KINDS, Registry, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
+from rlhf_pipeline.reward_model.embedding_cache import CUT
+from rlhf_pipeline.store import Store
+
+RUNS_AT_ONCE = 2000  # oldest first; what is left goes the next time
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+DECISION_TAG = "rlhf/decision_id"  # of a retraining run: sensors/retraining.py
+TRAININGS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
+OWN_JOB = "housekeeping"
+IDS_AT_ONCE = 500
+RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """An item and how it is deleted."""
+
+    item: Item
+    act: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Everything of one home that settings give a time to live. `now` is handed in, so that a dry run and the run after it agree."""
+
+    settings: Settings
+    store: Store
+    registry: Registry
+    instance: dg.DagsterInstance
+    now: datetime
+
+    def retain(self, *, dry_run: bool = False, progress: Progress = silent) -> list[Item]:
+        """Delete what is due, or only list it. May be repeated at any time, whatever ended it before."""
+        removals = [*self._runs(), *self._left_files(), *self._ticks(), *self._completions()]
+        if not self._other_jobs():  # a run under way may be reading files that nobody else needs
+            removals += [*self._reports(), *self._embeddings(), *self._trainings(), *self._model_files()]
+        for n, removal in enumerate(removals):
+            if not dry_run:
+                removal.act()
+                progress(n + 1, len(removals), removal.item.kind)
+        return [removal.item for removal in removals]
+
+    def _before(self, days: int) -> datetime:
+        return self.now - timedelta(days=days)
+
+    def _other_jobs(self) -> list[str]:
+        return [beat.job for beat in self.store.heartbeats.beating_since(self.settings.dead_after_seconds) if beat.job != OWN_JOB]
+
+    def _runs(self) -> Iterator[Removal]:
+        unfinished = {str(decision.decision_id) for decision in self._unfinished()}
+        decided = {decision.run_id for decision in self.store.decisions.all()}
+        at_work = {run.origin for run in self.store.generation.runs() if run.ended_at is None}
+        wanted = dg.RunsFilter(created_before=self._before(self.settings.keep_days), statuses=ENDED)
+        for record in self.instance.get_run_records(wanted, limit=RUNS_AT_ONCE, ascending=True):
+            run = record.dagster_run
+            if run.run_id not in decided | at_work and run.tags.get(DECISION_TAG) not in unfinished:
+                name = f"{run.job_name} {run.run_id[:8]} of {record.create_timestamp:%Y-%m-%d}"
+                item = Item(kind="runs", name=name, n_bytes=_n_bytes(*self._files_of_run(run.run_id)))
+                yield Removal(item, partial(self._delete_run, run.run_id))
+
+    def _unfinished(self) -> list[TriggerDecision]:
+        return [*self.store.decisions.pending(), *self.store.decisions.submitted()]
+
+    def _files_of_run(self, run_id: str) -> list[Path]:
+        """The SQLite file of its events, which Dagster empties and leaves, and the folder of its logs."""
+        events = self.instance.event_log_storage
+        shard = Path(events.path_for_shard(run_id)) if isinstance(events, SqliteEventLogStorage) else None
+        databases = [shard, Path(f"{shard}-wal"), Path(f"{shard}-shm")] if shard is not None else []
+        return [path for path in (*databases, self.settings.home / "dagster" / "storage" / run_id) if path.exists()]
+
+    def _delete_run(self, run_id: str) -> None:
+        self.instance.delete_run(run_id)
+        self._delete_files_of_run(run_id)
+
+    def _delete_files_of_run(self, run_id: str) -> None:
+        for path in self._files_of_run(run_id):
+            _delete(path)
+
+    def _left_files(self) -> Iterator[Removal]:
+        """Files of runs whose record is gone: deleted in Dagster's UI, or just before this was killed."""
+        events, logs = self.instance.event_log_storage, self.settings.home / "dagster" / "storage"
+        shards = Path(events.path_for_shard("")).parent.glob("*.db") if isinstance(events, SqliteEventLogStorage) else ()
+        old = old_files([_dated(path) for path in (*shards, *logs.glob("*"))], before=self._before(self.settings.keep_days))
+        found = {Path(file.path).stem for file in old}
+        known = {record.dagster_run.run_id for record in self._records(sorted(filter(RUN_ID.fullmatch, found)))}
+        for run_id in sorted(filter(RUN_ID.fullmatch, found - known)):
+            item = Item(kind="runs", name=f"files of the deleted run {run_id[:8]}", n_bytes=_n_bytes(*self._files_of_run(run_id)))
+            yield Removal(item, partial(self._delete_files_of_run, run_id))
+
+    def _records(self, run_ids: list[str]) -> Iterator[dg.RunRecord]:
+        for start in range(0, len(run_ids), IDS_AT_ONCE):
+            yield from self.instance.get_run_records(dg.RunsFilter(run_ids=run_ids[start : start + IDS_AT_ONCE]))
+
+    def _ticks(self) -> Iterator[Removal]:
+        kept = (
+            ("skipped", [TickStatus.SKIPPED], self.settings.keep_skipped_tick_days),
+            ("ended", [TickStatus.SUCCESS, TickStatus.FAILURE], self.settings.keep_tick_days),
+        )
+        states = self.instance.all_instigator_state() if self.instance.schedule_storage is not None else ()
+        for state in states:
+            for what, statuses, days in kept:
+                before = self._before(days).timestamp()
+                of = (state.instigator_origin_id, state.selector_id)
+                n = len(self.instance.get_ticks(*of, before=before, statuses=statuses))
+                if n:
+                    purge = partial(self.instance.purge_ticks, *of, before, statuses)
+                    yield Removal(Item(kind="ticks", name=f"{state.instigator_name}, {what}", n=n), purge)
+
+    def _completions(self) -> Iterator[Removal]:
+        prune = partial(self.store.completions_cache.prune, unused_since=self._before(self.settings.keep_cache_days))
+        n, n_characters = prune(dry_run=True)
+        if n:
+            yield Removal(Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune)
+
+    def _reports(self) -> Iterator[Removal]:
+        for path in sorted(Artefacts(self.settings.frames).reports(), key=str):
+            found = path.stat()
+            file = DatedFile(path=str(path), written_at=datetime.fromtimestamp(found.st_mtime, UTC), n_bytes=found.st_size)
+            if old_files([file], before=self._before(self.settings.keep_report_days)):
+                yield Removal(Item(kind="reports", name=path.name, n_bytes=file.n_bytes), partial(path.unlink, missing_ok=True))
+
+    def _embeddings(self) -> Iterator[Removal]:
+        files = [_dated(path) for path in (self.settings.cache / "embeddings").glob("*.emb")]
+        for file in old_files(files, before=self._before(self.settings.keep_cache_days)):
+            item = Item(kind="embeddings", name=Path(file.path).name, n_bytes=file.n_bytes)
+            yield Removal(item, partial(_delete_embeddings, Path(file.path)))
+
+    def _trainings(self) -> Iterator[Removal]:
+        """Checkpoints and outcomes of trainings: what was registered has its files in MLflow."""
+        folders = [path for name in TRAININGS for path in (self.settings.models / name).glob("*") if path.is_dir()]
+        for folder in old_files([_dated(path) for path in folders], before=self._before(self.settings.keep_days)):
+            path = Path(folder.path)
+            item = Item(kind="training files", name=f"{path.parent.name}/{path.name}", n_bytes=folder.n_bytes)
+            yield Removal(item, partial(_delete, path))
+
+    def _model_files(self) -> Iterator[Removal]:
+        for kind in KINDS:
+            versions = stored_versions(self.registry, kind)
+            promotions = self.store.promotions.history(self.registry.name(kind))
+            needed = needed_versions(versions, promotions, self._unfinished())
+            for stored in removable_versions(versions, needed=needed, n_latest=self.settings.keep_model_versions):
+                version = stored.version
+                item = Item(kind="model files", name=version.label, n_bytes=n_bytes_of(self.registry, version))
+                yield Removal(item, partial(remove_files, self.registry, version, self.settings.cache, self.now))
+
+
+def _dated(path: Path) -> DatedFile:
+    """A file, or a folder as of the newest file in it."""
+    files = [path, *path.rglob("*")]
+    newest = max(file.stat().st_mtime for file in files)
+    return DatedFile(path=str(path), written_at=datetime.fromtimestamp(newest, UTC), n_bytes=_n_bytes(path))
+
+
+def _n_bytes(*paths: Path) -> int:
+    return sum(file.stat().st_size for path in paths for file in (path, *path.rglob("*")) if file.is_file())
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _delete_embeddings(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(CUT).unlink(missing_ok=True)  # second: which texts were cut matters as long as there are embeddings of them
