@@ -11,6 +11,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from upath import UPath
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
@@ -132,11 +133,18 @@ class Retention:
             yield Removal(Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune)
 
     def _reports(self) -> Iterator[Removal]:
-        for path in sorted(Artefacts(self.settings.frames).reports(), key=str):
+        files = Artefacts(self.settings.frames)
+        for path in sorted(files.reports(), key=str):
             found = path.stat()
             file = DatedFile(path=str(path), written_at=datetime.fromtimestamp(found.st_mtime, UTC), n_bytes=found.st_size)
             if old_files([file], before=self._before(self.settings.keep_report_days)):
-                yield Removal(Item(kind="reports", name=path.name, n_bytes=file.n_bytes), partial(path.unlink, missing_ok=True))
+                item = Item(kind="reports", name=path.name, n_bytes=file.n_bytes)
+                yield Removal(item, partial(self._delete_report, files.name(path), path))
+
+    def _delete_report(self, name: str, path: UPath) -> None:
+        """Its hash goes first: a file that `storage check` does not know may stand there, one that it knows may not be missing."""
+        self.store.file_hashes.forget([name])
+        path.unlink(missing_ok=True)
 
     def _embeddings(self) -> Iterator[Removal]:
         files = [_dated(path) for path in (self.settings.cache / "embeddings").glob("*.emb")]

@@ -15,6 +15,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInst
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
 from typer.testing import CliRunner
 
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
@@ -158,6 +159,17 @@ def test_dry_run_deletes_nothing_and_lists_what_the_run_deletes(full: Home) -> N
 def test_second_run_finds_nothing_more(full: Home) -> None:
     assert full.retention.retain() != []
     assert full.retention.retain() == []
+
+
+def test_deleted_report_is_no_longer_a_recorded_file(home: Home) -> None:
+    """Else `storage check` would call it missing."""
+    reports = Artefacts(home.settings.frames, home.store.file_hashes)
+    path = reports.report("2026-01-01")
+    reports.write({path: b"page"})
+    os.utime(path, (0, 0))
+    assert [file.path for file in home.store.file_hashes.all()] == [reports.name(path)]
+    assert [item.kind for item in home.retention.retain()] == ["reports"]
+    assert home.store.file_hashes.all() == []
 
 
 def test_deleted_run_leaves_no_file_of_events_and_no_logs(home: Home) -> None:
