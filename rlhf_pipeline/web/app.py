@@ -18,19 +18,26 @@ from rlhf_pipeline.web import api, openapi, pages
 from rlhf_pipeline.web.api.routing import PREFIX
 from rlhf_pipeline.web.dependencies import public, refuse_undeclared
 from rlhf_pipeline.web.problems import tell_problems
+from rlhf_pipeline.web.recent import CacheTimes
 from rlhf_pipeline.web.security import Guard
 from rlhf_pipeline.web.site import Site
 
 STATIC = Path(__file__).parent / "static"
 
 
-def create_app(settings: Settings, store: Store | None = None, *, has_pages: bool = True) -> FastAPI:
+def create_app(
+    settings: Settings,
+    store: Store | None = None,
+    *,
+    has_pages: bool = True,
+    cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
+) -> FastAPI:
     """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError where a route declares no permission."""
     if store is None:
         homes.refuse_broken(settings)
         store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
     store.rules.draw_seed()
-    site = Site(settings, store)
+    site = Site(settings, store, cache_times)
     title = f"rlhf_pipeline: {settings.project}"
     app = FastAPI(title=title, version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_counting(site))
     app.state.site = site

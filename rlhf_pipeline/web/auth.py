@@ -26,14 +26,13 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.recent import Recent
+from rlhf_pipeline.web.recent import CacheTimes, Recent
 from rlhf_pipeline.web.security import DEVICE, SESSION
 
 SECRET_FILE = "web_secret"
 SESSION_LASTS = timedelta(days=7)
 DEVICE_LASTS = timedelta(days=180)
 LOGIN_LINK_LASTS = timedelta(hours=24)
-KNOWN_FOR_S = 0.5  # a token that is revoked works no longer than this
 LEAST_PASSWORD = 10
 MOST_PASSWORD = 1000  # characters: hashing a megabyte is somebody's attack
 HASHES_AT_ONCE = 2  # each takes 64 MB
@@ -76,7 +75,7 @@ class Principal:
 class Auth:
     """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
 
-    def __init__(self, store: Store, settings: Settings, hasher: PasswordHasher | None = None):
+    def __init__(self, store: Store, settings: Settings, hasher: PasswordHasher | None = None, *, known_for_s: float = CacheTimes.token_s):
         self._store = store
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
@@ -84,7 +83,7 @@ class Auth:
         self._signer = URLSafeSerializer(secret, salt="session")
         self._device_signer = URLSafeSerializer(secret, salt="device")
         self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
-        self._known = Recent[str, Principal](10_000, KNOWN_FOR_S)
+        self._known = Recent[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies. Named by the signing key and not by
         # `home_id`, which homes that joined each other share, although neither can read what the other signed.

@@ -9,11 +9,10 @@ from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store, WorkLeft
 from rlhf_pipeline.store.vote_lists import Tally
 from rlhf_pipeline.web.figures import Figures
-from rlhf_pipeline.web.recent import Current
+from rlhf_pipeline.web.recent import CacheTimes, Current
 
 PACE_OF = 200  # newest votes of an annotator whose median time is told
 PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at the start
-WORK_EVERY_S = 1.0
 
 
 @dataclass
@@ -46,11 +45,11 @@ class Counted:
 class Progress:
     """One count per process, brought up to date by whoever asks."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
         self._lock = threading.Lock()
         self._counted = Counted()
-        self.work: Current[WorkLeft] = Current(store.assignments.work_left, WORK_EVERY_S, may_lag=True)
+        self.work: Current[WorkLeft] = Current(store.assignments.work_left, cache_times.work_s, may_lag=True, quick_s=cache_times.quick_s)
         self.figures = Figures(store)
 
     def counted(self, *, seen_by: str | None = None) -> Counted:

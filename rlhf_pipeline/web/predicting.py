@@ -11,17 +11,16 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.recent import Current
 
-LOOKED_UP_EVERY_S = 1.0  # who is champion: a question to MLflow takes longer than the answer
 AT_MOST = 8  # requests being answered or waiting for it: each holds one of the forty threads that all routes share
 
 
 class Predictor:
     """Answers one request at a time: a model uses all cores it may have as it is. A few more wait, others are asked to come again."""
 
-    def __init__(self, settings: Settings, store: Store):
+    def __init__(self, settings: Settings, store: Store, champion_s: float):
         registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
         self._champions = Champions(store, registry, settings.cache, settings.encoder)
-        self._serving = Current(self._known, LOOKED_UP_EVERY_S)
+        self._serving = Current(self._known, champion_s)
         self._places = threading.BoundedSemaphore(AT_MOST)
         self._lock = threading.Lock()
         self._loaded: tuple[tuple[str, int], Judge] | None = None

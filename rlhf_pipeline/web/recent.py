@@ -4,6 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -47,8 +48,19 @@ class Recent(Generic[K, V]):
             self._entries.clear()
 
 
-QUICK_S = 0.05
 OLD_S = 60.0
+
+
+@dataclass(frozen=True)
+class CacheTimes:
+    """Seconds for which the app answers from memory, by what it remembers."""
+
+    token_s: float = 0.5  # a token that is revoked works no longer than this
+    terms_s: float = 0.5  # rules and guidelines
+    work_s: float = 1.0  # what is left to judge
+    champion_s: float = 1.0  # a question to MLflow takes longer than the answer
+    fits_s: float = 10.0  # of the annotator model
+    quick_s: float = 0.05  # a value that took longer to read may be given as it was, while a new one is read
 
 
 class Current(Generic[V]):
@@ -58,11 +70,20 @@ class Current(Generic[V]):
     that is a minute old.
     """
 
-    def __init__(self, read: Callable[[], V], seconds: float, monotonic: Callable[[], float] = time.monotonic, *, may_lag: bool = False):
+    def __init__(
+        self,
+        read: Callable[[], V],
+        seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        may_lag: bool = False,
+        quick_s: float = CacheTimes.quick_s,
+    ):
         self._read = read
         self._seconds = seconds
         self._now = monotonic
         self._may_lag = may_lag
+        self._quick_s = quick_s
         self._lock = threading.Lock()  # held by whoever reads
         self._value: tuple[float, float, V] | None = None  # when reading began, how long it took
 
@@ -73,7 +94,7 @@ class Current(Generic[V]):
         age = self._now() - known[0]
         if age <= self._seconds:
             return known[2]
-        if not self._may_lag or known[1] <= QUICK_S or age > OLD_S:
+        if not self._may_lag or known[1] <= self._quick_s or age > OLD_S:
             return self._renewed()
         if age > self._seconds + known[1] and not self._lock.locked():
             threading.Thread(target=self._renewed, daemon=True).start()

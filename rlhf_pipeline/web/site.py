@@ -14,11 +14,10 @@ from rlhf_pipeline.web.counting import Progress
 from rlhf_pipeline.web.looking import Looking
 from rlhf_pipeline.web.predicting import Predictor
 from rlhf_pipeline.web.probing import Probing
-from rlhf_pipeline.web.recent import Current
+from rlhf_pipeline.web.recent import CacheTimes, Current
 from rlhf_pipeline.web.streams import Streams
 from rlhf_pipeline.web.verdicts import Fits
 
-READ_EVERY_S = 0.5
 LEASES_AT_ONCE = 8  # one costs three times what a vote does; on SQLite, which writes one at a time, more would only keep votes waiting
 
 
@@ -35,21 +34,21 @@ class Terms:
 class Site:
     """One web app of one project."""
 
-    def __init__(self, settings: Settings, store: Store):
+    def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self.settings = settings
         self.store = store
-        self.auth = Auth(store, settings)
+        self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = Cards(store)
-        self.progress = Progress(store)
+        self.progress = Progress(store, cache_times)
         self.looking = Looking(store)
-        self.predictor = Predictor(settings, store)
+        self.predictor = Predictor(settings, store, cache_times.champion_s)
         self.completer = Completer(settings, store)
         self.probing = Probing(store)
         self.calibrations = CalibrationLog(store)
-        self.fits = Fits(settings, store)
+        self.fits = Fits(settings, store, cache_times)
         self.dealing = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
-        self.terms = Current(self._read_terms, READ_EVERY_S)
+        self.terms = Current(self._read_terms, cache_times.terms_s)
 
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()

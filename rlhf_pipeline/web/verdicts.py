@@ -11,9 +11,7 @@ from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.verdicts import KEPT_AS, known_up_to
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
-from rlhf_pipeline.web.recent import Current
-
-LOOKED_FOR_EVERY_S = 10.0
+from rlhf_pipeline.web.recent import CacheTimes, Current
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,10 @@ class Fitted:
 class Fits:
     """The newest fit. Whoever asks is given the last one while a thread reads the next: of a million votes that takes a second."""
 
-    def __init__(self, settings: Settings, store: Store):
+    def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
         self._files = Artefacts(settings.frames, store.file_hashes)
         self._known: tuple[str, Fitted | None] | None = None  # hash of the file, and what it holds
-        self._newest = Current(self._read, LOOKED_FOR_EVERY_S, may_lag=True)
+        self._newest = Current(self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s)
 
     def newest(self) -> Fitted | None:
         """None where nothing was fitted, or to no judgement. Raises Problem 503 where what lies there cannot be read."""

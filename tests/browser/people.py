@@ -1,7 +1,6 @@
 """A web app with people and work for the browser: in this process, on loopback, on a store of its own. Knows no page."""
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, Vote, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.site import READ_EVERY_S
+from tests.web.conftest import UNCACHED
 
 PROMPT = "Explain to a curious ten-year-old why the sky is blue, in at most four sentences. Item {i}."
 LEFT = """# Why the sky is blue
@@ -65,7 +64,6 @@ class People:
     def rules(self, **values: object) -> None:
         version, known = self.store.rules.latest()
         self.store.rules.put(AnnotationRules(**{**known.model_dump(), **values}), after=version, actor="test")
-        time.sleep(READ_EVERY_S + 0.1)  # for which the app remembers the rules before
 
     def publish(self, texts: Sequence[tuple[str, str, str]], *, offered: bool = True, overlap: int = 1, prefix: str = "c") -> list[str]:
         """Comparisons of (prompt, a, b)."""
@@ -100,6 +98,6 @@ def people(home: Path, migrated: Path) -> Iterator[People]:
     settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60))
     with (
         Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
-        Server(create_app(settings, store)) as server,
+        Server(create_app(settings, store, cache_times=UNCACHED)) as server,
     ):
         yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))

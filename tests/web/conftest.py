@@ -15,10 +15,12 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import Server, create_app, recent
+from rlhf_pipeline.web import CacheTimes, Server, create_app
 
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+# What is read is read anew: nothing is told as it was a moment ago, however long a busy machine takes to read it.
+UNCACHED = CacheTimes(token_s=0, terms_s=0, work_s=0, champion_s=0, fits_s=0, quick_s=30)
 MODELS = ("acme-chat-7b@3", "zeta_policy.v2@9")  # no annotator ever reads these
 
 
@@ -152,13 +154,7 @@ def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callab
 
 
 @pytest.fixture
-def waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is told as it was a moment ago: on a busy machine any read takes as long as those that are not waited for."""
-    monkeypatch.setattr(recent, "QUICK_S", 30.0)
-
-
-@pytest.fixture
-def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock, waited_for: None) -> Iterator[Web]:
+def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
     store = open_store("demo")
-    with Server(create_app(settings, store, has_pages=False)) as server:
+    with Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)

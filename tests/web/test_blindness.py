@@ -25,7 +25,7 @@ from rlhf_pipeline.records import NewVote, Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import create_app
 from rlhf_pipeline.web.api import progress
-from tests.web.conftest import DAY, NOON
+from tests.web.conftest import DAY, NOON, UNCACHED
 from tests.web.worlds import ANN, CORRECTION, HELD, JUDGED, SKIPPED, UNJUDGED, Base, Plan, base, plans
 
 WEB = Path(__file__).parents[2] / "rlhf_pipeline" / "web"
@@ -133,11 +133,11 @@ def _without(value: Any) -> Any:
 def answers_in(made: Base, plan: Plan, *, is_bare: bool = False) -> Answers:
     settings, store = made.world(plan)
     with store:
-        return asyncio.run(walk(create_app(settings, store), made.secret, is_bare=is_bare))
+        return asyncio.run(walk(create_app(settings, store, cache_times=UNCACHED), made.secret, is_bare=is_bare))
 
 
 @pytest.mark.parametrize("who", BLIND)
-def test_no_answer_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, waited_for: None, who: str):
+def test_no_answer_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, who: str):
     made = base(tmp_path / "home", migrated, *BLIND[who])
     one, other = (answers_in(made, plan) for plan in plans(Random(f"same number, {who}"), made.user_id, extra=0))
     assert {address for address in one if one[address][0] == 200} > {"/me", "/api/v1/me/votes", "/annotate"}
@@ -145,7 +145,7 @@ def test_no_answer_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, wai
         assert one[address] == other[address], address
 
 
-def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, migrated: Path, waited_for: None):
+def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, migrated: Path):
     made = base(tmp_path / "home", migrated, EVERY_ROLE, "service")
     one, other = (answers_in(made, plan) for plan in plans(Random("more votes"), made.user_id, extra=9))
     for address in one.keys() | other.keys():
@@ -161,7 +161,7 @@ def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path, monkeypatch
     settings, store = made.world(plans(Random(1), made.user_id, extra=0)[0])
 
     async def told() -> list[str]:
-        events = progress.events_for(create_app(settings, store).state.site, made.secret, from_cookie=False)
+        events = progress.events_for(create_app(settings, store, cache_times=UNCACHED).state.site, made.secret, from_cookie=False)
         first = await anext(events)
         cast(store, UNJUDGED[0])
         hidden = await anext(events)
@@ -192,7 +192,7 @@ def client_of(app: FastAPI, secret: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
 
 
-def test_users_who_may_not_vote_see_the_difference(tmp_path: Path, migrated: Path, waited_for: None):
+def test_users_who_may_not_vote_see_the_difference(tmp_path: Path, migrated: Path):
     """Else the worlds of the tests above would prove nothing."""
     made = base(tmp_path / "home", migrated, [Role.ENGINEER, Role.AUDITOR], "person")
     one, other = (answers_in(made, plan, is_bare=True) for plan in plans(Random("engineer"), made.user_id, extra=0))

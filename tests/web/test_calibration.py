@@ -20,7 +20,7 @@ from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interva
 from rlhf_pipeline.web import Server, create_app, probing
 from rlhf_pipeline.web.paging import cursor_of
 from rlhf_pipeline.web.probing import Asked, Probing
-from tests.web.conftest import NOON, Web, comparisons
+from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
 from tests.web.test_schemathesis import ODD
 
@@ -110,7 +110,7 @@ def listed(client: httpx.Client, **params: object) -> list[dict]:
 
 @contextmanager
 def pages(web: Web) -> Iterator[Web]:
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 

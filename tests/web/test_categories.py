@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rlhf_pipeline.web import Server, create_app
-from tests.web.conftest import Web
+from tests.web.conftest import UNCACHED, Web
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str
 @pytest.fixture
 def paged(web: Web) -> Iterator[Web]:
     """The same project with its pages."""
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 

@@ -16,7 +16,7 @@ from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.completing import AT_MOST
-from tests.web.conftest import ShiftedClock, Web
+from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.test_pages import MORE_PAGES, pages_of
 
 KEY = "sk-canary-90ab"
@@ -36,7 +36,7 @@ def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
     )
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
-        with Server(create_app(settings, store, has_pages=False)) as server:
+        with Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
             yield Web(store, settings, server.url, ShiftedClock())
 
 
@@ -111,7 +111,7 @@ def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(web: 
         [(name, data, _)] = events(client, ASKED)
     assert (name, "***" in data["error"]) == ("failed", True), "the STUB did repeat it"
     [comparison_id] = web.publish(1, completion_a=f"It says {data['error']}")
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser = paged.browser(paged.add(Role.ADMIN, Role.ENGINEER, Role.CURATOR, Role.ANNOTATOR))
         paths = [*pages_of(web.settings, web.store), *MORE_PAGES, f"/comparisons/{comparison_id}"]
@@ -150,7 +150,7 @@ def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False)) as server,
+            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             refused = client.post("/completions:stream", json=ASKED)
@@ -170,7 +170,7 @@ def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False)) as server,
+            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             answer = client.post("/completions:stream", json=ASKED)
@@ -187,7 +187,7 @@ def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(stub: StubProv
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False)) as server,
+            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             [(name, said, _)] = events(client, ASKED)

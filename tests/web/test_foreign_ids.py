@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.web import Server, create_app
-from tests.web.conftest import Web
+from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_calibration import MODEL, report
 
@@ -88,7 +88,7 @@ def theirs(request: pytest.FixtureRequest, web: Web, settings, open_store) -> It
     project, organization = request.param
     store = open_store(project, organization)
     elsewhere = settings.model_copy(update={"project": project, "organization": organization, "home": settings.home / "elsewhere"})
-    with Server(create_app(elsewhere, store, has_pages=False)) as server:
+    with Server(create_app(elsewhere, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, elsewhere, server.url, web.clock)
 
 

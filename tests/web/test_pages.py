@@ -13,7 +13,7 @@ from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.api.routing import PREFIX
-from tests.web.conftest import ShiftedClock, Web
+from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
 # Where an empty project says something else than on the page as it is opened first, and where there is nothing.
@@ -62,7 +62,7 @@ class Seen(HTMLParser):
 def paged(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
     """The app with its pages."""
     store = open_store("demo")
-    with Server(create_app(settings, store)) as server:
+    with Server(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 
 
@@ -75,7 +75,7 @@ def get(paged: Web, browser: httpx.Client, path: str) -> Seen:
 def pages_of(settings: Settings, store: Store) -> list[str]:
     return sorted(
         route.path
-        for route in create_app(settings, store).routes
+        for route in create_app(settings, store, cache_times=UNCACHED).routes
         if isinstance(route, APIRoute) and "GET" in route.methods and not route.path.startswith(PREFIX) and "{" not in route.path
         and not route.path.endswith(".csv")
     )  # fmt: skip

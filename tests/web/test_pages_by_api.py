@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 
 from rlhf_pipeline.web import create_app
 from rlhf_pipeline.web.pages.rules import LABELS
+from tests.web.conftest import UNCACHED
 from tests.web.databases import on_sqlite
 
 WEB = Path(create_app.__code__.co_filename).parent
@@ -103,7 +104,7 @@ def test_every_form_is_an_operation_and_says_nothing_that_the_operation_does_not
 
 @on_sqlite
 def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(settings, open_store, web):
-    app = create_app(settings, open_store("demo"))
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     routes = {
         bare(route.path)
         for route in app.routes
@@ -121,7 +122,7 @@ def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(settin
 
 @on_sqlite
 def test_every_page_shows_what_the_api_gives(settings, open_store, web):
-    app = create_app(settings, open_store("demo"))
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     nouns = {path.strip("/").replace(":", "/").split("/")[0] for _, path in operations(document_of(web))}
     pages = {
         route.path.strip("/").split("/")[0]
@@ -135,7 +136,7 @@ def test_every_page_shows_what_the_api_gives(settings, open_store, web):
 
 @on_sqlite
 def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, open_store, web):
-    app = create_app(settings, open_store("demo"))
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     known = {path for _, path in operations(document_of(web))}
     pages = {bare(route.path) for route in app.routes if isinstance(route, APIRoute) and not route.path.startswith(API)}
     sources = {**modules(), **templates()}

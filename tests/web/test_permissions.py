@@ -15,7 +15,7 @@ from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.blindness import NeedsAllVotes
 from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, public, refuse_undeclared
 from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
-from tests.web.conftest import Web
+from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_organization import everywhere
 
@@ -74,7 +74,7 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
 
 @on_sqlite
 def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
-    app = create_app(web.settings, web.store)
+    app = create_app(web.settings, web.store, cache_times=UNCACHED)
     routes = [route for route in app.routes if isinstance(route, APIRoute) and not route.path.startswith("/api/")]
     assert len(routes) > 15
     with Server(app) as server:
@@ -122,7 +122,7 @@ def test_the_document_says_what_every_operation_needs(web: Web):
 
 @on_sqlite
 def test_pages_and_api_declare_every_route(settings, open_store):
-    app = create_app(settings, open_store("demo"))  # refuses to start where one does not
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)  # refuses to start where one does not
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) > 30
     assert all(isinstance(guard_of(route), Needs | Public) for route in routes)
@@ -154,7 +154,7 @@ def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_s
     theirs_settings = settings.model_copy(
         update={"organization": organization, "project": project, "home": settings.home / f"{organization}-{project}"}
     )
-    with Server(create_app(theirs_settings, theirs_store, has_pages=False)) as server:
+    with Server(create_app(theirs_settings, theirs_store, has_pages=False, cache_times=UNCACHED)) as server:
         theirs = Web(theirs_store, theirs_settings, server.url, web.clock)
         theirs.publish(3, prefix="t")
         admin = theirs.client("admin")

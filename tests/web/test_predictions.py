@@ -21,7 +21,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.predicting import AT_MOST, Predictor
 from tests.learnt_home import LearntHome, learnt_home
-from tests.web.conftest import ShiftedClock, Web
+from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
 ASKED = [("Name a colour.", "It is certainly red. Thanks for asking!", "no"), ("And a fruit?", "pear", "A pear, which is sweet — ü.")]
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
 def served(home: LearntHome) -> Iterator[Web]:
     settings = home.settings
     store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
-    with store, Server(create_app(settings, store, has_pages=False)) as server:
+    with store, Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, ShiftedClock())
 
 
@@ -236,13 +236,11 @@ def test_a_model_that_gives_nan_is_the_servers_fault(engineer: httpx.Client, mon
 def test_another_champion_and_another_calibrator_serve_without_a_restart(home: LearntHome, served: Web, engineer: httpx.Client) -> None:
     before = ask(engineer, PAIRS[0])
     home.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[isotonic]")
-    time.sleep(1.1)
     calibrated = ask(engineer, PAIRS[0])
     assert calibrated["reward_model"] == before["reward_model"]
     assert calibrated["calibrator"].endswith("@2")
     home.rlhf("reward", "train", "--label", "majority", "--set", "l2_grid=[3.0]")
     home.rlhf("models", "promote", "demo.reward_model@2", "--reason", "a test")
-    time.sleep(1.1)
     after = ask(engineer, PAIRS[0])
     assert after["reward_model"] == "demo.reward_model@2"
     assert after["calibrator"] == "none"
@@ -270,7 +268,7 @@ def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_pat
         file.write_bytes(b"not what it was")
     with (
         Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
-        Server(create_app(settings, store, has_pages=False)) as server,
+        Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
     ):
         web = Web(store, settings, server.url, ShiftedClock())
         with web.client(Role.ENGINEER) as client:

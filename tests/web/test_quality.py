@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.web import Server, create_app, looking
 from rlhf_pipeline.web.looking import Looking
-from tests.web.conftest import NOON, Web
+from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
 
 LONG = "x" * 400  # both completions: 8 s at 100 characters a second
@@ -160,7 +160,7 @@ def test_the_page_shows_what_the_api_tells(web: Web):
     web.publish(6, completion_a=LONG, completion_b=LONG)
     ann = web.client("annotator")
     judge(web, ann, 6, seconds=1.0)
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         auditor, curator = (pages.browser(web.add(role)) for role in ("auditor", "curator"))
         page = auditor.get(f"{server.url}/quality").text

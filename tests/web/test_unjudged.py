@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.web import Server, create_app
-from tests.web.conftest import Web
+from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
 REASON = "a reason nobody should be led by"
@@ -121,7 +121,7 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
     ann, curator = web.add("annotator"), web.add("curator")
     judge(web.client(user=ann), 3)
     cast(web.client(user=curator), ids[0])
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
         listed = browser.get(f"{server.url}/votes").text
@@ -212,7 +212,7 @@ def test_a_correction_is_offered_by_its_id_alone(web: Web):
 def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
     author, curator = web.client("annotator"), web.add("curator")
     judged, unjudged = (author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3))
-    with Server(create_app(web.settings, web.store)) as server:
+    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
         assert "No feedback yet" not in browser.get(f"{server.url}/feedback").text

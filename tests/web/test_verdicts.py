@@ -18,16 +18,11 @@ from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.verdicts import KEPT_AS
 from rlhf_pipeline.web import Server, consensus, create_app, verdicts
 from rlhf_pipeline.web.pages import consensus as consensus_page
-from tests.web.conftest import ShiftedClock, Web
+from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
 KEYS = itertools.count()
 STAGE, PART = KEPT_AS
-
-
-@pytest.fixture(autouse=True)
-def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "LOOKED_FOR_EVERY_S", 0.0)
 
 
 def judge(web: Web, comparison_id: str, choices: str, annotator_id: str | None = None, kind: str = "human") -> int:
@@ -191,7 +186,7 @@ def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(web: We
 @pytest.fixture
 def pages(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
     store = open_store("demo")
-    with Server(create_app(settings, store)) as server:
+    with Server(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 
 
@@ -251,7 +246,7 @@ def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
     settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(consensus_page, "AT_ONCE", 1)
-    app = create_app(settings, open_store("demo"))
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     with Server(app) as server:
         pages = Web(app.state.site.store, settings, server.url, clock)
         made = pages.publish(3, overlap=2)
@@ -260,7 +255,7 @@ def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
         fits = []
         for p in (0.52, 0.6):
             fit(pages, seq, **{c: (p + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-            fits.append(verdicts.Fits(settings, app.state.site.store).newest())
+            fits.append(verdicts.Fits(settings, app.state.site.store, UNCACHED).newest())
         app.state.site.fits = Turning([one for one in fits if one is not None])
         rows = list(csv.DictReader(reader_of(pages).get("/consensus.csv", params={"method": "joint_model"}).text.splitlines()))
     assert [row["comparison_id"] for row in rows] == made
