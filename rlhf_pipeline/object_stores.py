@@ -8,6 +8,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -86,6 +87,18 @@ def get_many(paths: Sequence[UPath]) -> list[bytes | None]:
         return [get(path) for path in paths]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(get, paths))
+
+
+def written_at(path: UPath) -> datetime | None:
+    """When the file was last written; None where the store does not say. Raises ArtefactError."""
+    with _named("read", path):
+        if is_local(path):
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        try:
+            at: datetime = path.fs.modified(path.path)
+        except NotImplementedError:
+            return None
+        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def names(folder: UPath) -> list[str]:

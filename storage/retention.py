@@ -15,6 +15,7 @@ from upath import UPath
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.object_stores import written_at
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.registry import KINDS, Registry, n_bytes_of, remove_files, stored_versions
@@ -133,12 +134,11 @@ class Retention:
             yield Removal(Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune)
 
     def _reports(self) -> Iterator[Removal]:
-        files = Artefacts(self.settings.frames)
+        before, files = self._before(self.settings.keep_report_days), Artefacts(self.settings.frames)
         for path in sorted(files.reports(), key=str):
-            found = path.stat()
-            file = DatedFile(path=str(path), written_at=datetime.fromtimestamp(found.st_mtime, UTC), n_bytes=found.st_size)
-            if old_files([file], before=self._before(self.settings.keep_report_days)):
-                item = Item(kind="reports", name=path.name, n_bytes=file.n_bytes)
+            at = written_at(path)
+            if at is not None and at < before:
+                item = Item(kind="reports", name=path.name, n_bytes=path.stat().st_size)
                 yield Removal(item, partial(self._delete_report, files.name(path), path))
 
     def _delete_report(self, name: str, path: UPath) -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
-from rlhf_pipeline.object_stores import get, get_many, names, place, put
+from rlhf_pipeline.object_stores import get, get_many, names, place, put, written_at
 from tests.s3 import ENVIRONMENT, S3, forget_connections, local_s3, point_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,15 @@ def test_many_files_come_in_order_and_missing_ones_are_none(s3: S3) -> None:
         put(folder / f"{n}", b"%d" % n)
     assert get_many([folder / f"{n}" for n in range(40)]) == [b"%d" % n if n % 2 == 0 else None for n in range(40)]
     assert names(folder) == sorted(str(n) for n in range(0, 40, 2))
+
+
+@pytest.mark.parametrize("where", ["s3", "memory", "folder"])
+def test_a_file_has_the_time_it_was_written_at(s3: S3, tmp_path: Path, where: str) -> None:
+    path = place({"s3": s3.url("dated/x"), "memory": "memory://dated/x", "folder": str(tmp_path / "x")}[where])
+    put(path, b"content")
+    at = written_at(path)
+    assert at is not None
+    assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
 
 
 def test_a_file_beyond_one_request_is_whole(s3: S3) -> None:

@@ -33,6 +33,8 @@ from rlhf_pipeline.registry import (
 from rlhf_pipeline.votes import open_test_split
 from tests.s3 import local_s3
 
+REMOVED_AT = datetime(2026, 6, 1, tzinfo=UTC)
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -304,7 +306,7 @@ def test_remote_files_are_downloaded_once_and_verified(registry: Registry, tmp_p
     assert folder_hash(registry.folder(model, tmp_path / "cache")) == model.content_hash
 
 
-def test_an_experiment_made_in_an_object_store_keeps_its_files_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_an_object_store_are_kept_there_until_they_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     with local_s3() as s3:
@@ -317,6 +319,14 @@ def test_an_experiment_made_in_an_object_store_keeps_its_files_there(tmp_path: P
         assert folder == tmp_path / "cache" / model.content_hash
         assert (folder / "model.safetensors").read_text() == "weights"
         assert registry.promote("policy", 1).version == 1
+        assert n_bytes_of(registry, model) == len("weights{}")
+        remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
+        remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
+        assert n_bytes_of(registry, model) == 0
+        with pytest.raises(ModelNotFound, match="were removed"):
+            registry.folder(model, tmp_path / "cache")
+        with pytest.raises(ModelNotFound, match="were removed"):
+            registry.promote("policy", 1)
     assert not (tmp_path / "artifacts").exists()
 
 
@@ -486,9 +496,6 @@ def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(registry: Re
         with pytest.raises(StoreError, match="locked by another process"):
             open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(impatient))
     assert openings(registry).empty
-
-
-REMOVED_AT = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @pytest.fixture
