@@ -13,7 +13,6 @@ from rlhf_pipeline.cli.context import checkout
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import dumping
-from rlhf_pipeline.store.engine import read_only_uri
 
 DAGSTER_FILES = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")  # enough to say what ran and what it made
 
@@ -33,7 +32,7 @@ def copied_dagster_state(settings: Settings) -> dict[str, Any]:
             if not present:
                 return {}
             for name in present:
-                dumping.copy_sqlite(source / name, home / name, uri=read_only_uri(source / name))
+                dumping.copy_sound_sqlite(source / name, home / name)
         (home / "dagster.yaml").write_bytes((source / "dagster.yaml").read_bytes())
         facts = ask_dagster("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
     return next((fact["state"] for fact in facts if "state" in fact), {})

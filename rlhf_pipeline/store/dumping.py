@@ -15,6 +15,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.copying import copy_rows, engine_of, go_on_counting, measure, stored_columns
+from rlhf_pipeline.store.engine import read_only_uri
 from rlhf_pipeline.store.faults import translated
 
 
@@ -55,6 +56,19 @@ def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[s
         raise StoreError(
             f"{source} cannot be copied to {target}: {cause}. Free disk space, or look at it with `rlhf storage check`."
         ) from cause
+
+
+def copy_sound_sqlite(source: Path, target: Path) -> dict[str, int]:
+    """`copy_sqlite` that leaves nothing beside `source`. Raises StoreError for a file whose pages contradict each other."""
+    try:
+        rows = copy_sqlite(source, target, uri=read_only_uri(source))
+        with closing(sqlite3.connect(target)) as copy:
+            found = [row[0] for row in copy.execute("PRAGMA integrity_check")]
+    except (StoreError, sqlite3.Error) as cause:
+        raise StoreError(f"{source} is damaged: {cause.__cause__ or cause}. Restore the last backup.") from cause
+    if found != ["ok"]:
+        raise StoreError(f"{source} is damaged: {found[0]}. Restore the last backup.")
+    return rows
 
 
 def dump_postgres(url: str, folder: Path, *, progress: Progress = silent) -> list[DumpedTable]:

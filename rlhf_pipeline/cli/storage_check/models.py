@@ -12,7 +12,6 @@ from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, Registry
 from rlhf_pipeline.store import Store, dumping
-from rlhf_pipeline.store.engine import read_only_uri
 
 RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`"
 
@@ -48,11 +47,7 @@ def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "mlflow.db"
-        try:
-            rows = dumping.copy_sqlite(file, copy, uri=read_only_uri(file))
-        except StoreError as cause:
-            raise StoreError(f"MLflow's database {file} is damaged: {cause.__cause__}. {RESTORE}.") from cause
-        if not rows:
+        if not dumping.copy_sound_sqlite(file, copy):
             raise StoreError(f"MLflow's database {file} holds no tables. {RESTORE}.")
         yield Registry(f"sqlite:///{copy}", artifacts, settings.project)
 

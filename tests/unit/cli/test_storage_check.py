@@ -235,12 +235,16 @@ def test_missing_mlflow_database_is_a_fault_and_is_not_made(home: Path) -> None:
     assert tree(home) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"no database" * 1000])
-def test_emptied_or_damaged_mlflow_database_is_a_fault(home: Path, content: bytes) -> None:
-    for file in (home / "mlflow").glob("mlflow.db-*"):
-        file.unlink()
-    (home / "mlflow" / "mlflow.db").write_bytes(content)
-    assert "MLflow: MLflow's database" in faults(home)
+@pytest.mark.parametrize("damage", ["emptied", "another file", "damaged page"])
+def test_damaged_mlflow_database_is_a_fault(home: Path, damage: str) -> None:
+    file = home / "mlflow" / "mlflow.db"
+    page = bytearray(file.read_bytes())
+    page[4096 * 3 : 4096 * 3 + 8] = b"\xff" * 8
+    file.write_bytes({"emptied": b"", "another file": b"no database" * 1000, "damaged page": bytes(page)}[damage])
+    said = faults(home)
+    assert said.startswith("MLflow: ")
+    assert f"{file} {'holds no tables' if damage == 'emptied' else 'is damaged: '}" in said
+    assert "Restore the last backup" in said
 
 
 def test_flipped_bit_in_a_champions_weights_is_found(home: Path) -> None:
