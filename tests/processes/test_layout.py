@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RLHF = [sys.executable, "-c", "from rlhf_pipeline.cli import main; main()"]
 # One day of the real jobs in one process, as the demo runs them.
 A_DAY = """
