@@ -124,6 +124,8 @@ def migrate(
     target = Workspace(settings.model_copy(update={"server_url": server}))
     refuse_while_active(source.settings)
     source.store.migrate()
+    if (settings.home / "mlflow" / "mlflow.db").exists():
+        source.registry.initialise()  # where the home was copied or moved, MLflow's paths follow before they are copied
     facts = facts.named()
     facts.write(settings.home)  # before the databases bear its id, so that a move that was killed finds them again
     databases = databases_of(settings, server, facts.home_id)
