@@ -37,7 +37,7 @@ from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Record, Refusal, content_hash, folder_hash, utc_now
 from rlhf_pipeline.registry import Kind, Registry
 from rlhf_pipeline.reward_model import AcceptanceParams, EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
-from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness
+from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness, is_improvement
 from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.reward_model.encoder import EncoderChoice
 from rlhf_pipeline.reward_model.judging import margins_of
@@ -401,7 +401,7 @@ def assess(
 ) -> Assessment:
     """Whether `new` may take the champion's place, by pairs of the calib split voted on since the last of `taste_changes`.
 
-    It is refused where it is too weak, where it is less accurate than the champion on the latest window, and where no pair was voted on
+    It is refused where it is too weak and no better than the champion, where it is less accurate than the champion on the latest window, and where no pair was voted on
     since the change; otherwise the log loss decides (`not_worse`). Of the champion's own version only calibrators are compared.
     """
     counted = calib[taste_changes.is_current(calib)]
@@ -426,10 +426,13 @@ def _refusal_cause(
         is_blind = rival is not None and not calib.empty
         return f"none of {len(calib)} held-out pairs was voted on since the last change of taste" if is_blind else None
     margins = margins_of(new.reward_model, counted, progress=progress)
-    causes = [find_weakness(counted, margins, ceiling, params)]
-    if rival is not None:
-        causes.append(find_regression(counted, margins, margins_of(rival.reward_model, counted, progress=progress), params))
-    return "; ".join(cause for cause in causes if cause) or None
+    weakness = find_weakness(counted, margins, ceiling, params)
+    if rival is None:
+        return weakness
+    before = margins_of(rival.reward_model, counted, progress=progress)
+    if is_improvement(counted, margins, before, params):  # after a reversal of taste a weak model is better than a wrong one
+        return None
+    return "; ".join(cause for cause in (weakness, find_regression(counted, margins, before, params)) if cause) or None
 
 
 def not_worse(new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, progress: Progress = silent) -> tuple[bool, str]:

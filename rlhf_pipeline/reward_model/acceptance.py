@@ -53,18 +53,25 @@ def find_regression(pairs: pd.DataFrame, margins: Floats, champion_margins: Floa
     It is where the interval of its accuracy minus the champion's, on the same latest `window_pairs` pairs, lies below 0. With fewer than
     `min_compared_pairs` pairs nothing is said.
     """
+    difference = _difference(pairs, margins, champion_margins, params)
+    if difference is None or difference.high >= 0:
+        return None
+    return f"accuracy on the latest {difference.n} held-out pairs is below that of the champion (difference {difference})"
+
+
+def is_improvement(pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams) -> bool:
+    """Whether the interval of the accuracy minus the champion's, on the latest window, lies above 0."""
+    difference = _difference(pairs, margins, champion_margins, params)
+    return difference is not None and difference.low > 0
+
+
+def _difference(pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams) -> Interval | None:
+    """Accuracy minus the champion's on the latest pairs with a majority; None where they are too few."""
     order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
     latest = order[_has_majority(pairs)[order]][-params.window_pairs :]
     if len(latest) < params.min_compared_pairs:
         return None
-    right, champion_right = wins(margins[latest]), wins(champion_margins[latest])
-    difference = _mean(right - champion_right, pairs.iloc[latest], params, of_shares=False)
-    if difference.high >= 0:
-        return None
-    return (
-        f"accuracy {right.mean():.3f} is below {champion_right.mean():.3f} of the champion on the latest {len(latest)} held-out pairs "
-        f"(difference {difference})"
-    )
+    return _mean(wins(margins[latest]) - wins(champion_margins[latest]), pairs.iloc[latest], params, of_shares=False)
 
 
 def _has_majority(pairs: pd.DataFrame) -> npt.NDArray[np.bool_]:

@@ -69,7 +69,7 @@ def test_model_that_forgot_the_change_does_not_become_champion(changed: Any, bra
     assert project.judge == "demo.reward_model@2"
     refusal = project.champions.refusal(forgetful.label)
     assert refusal is not None
-    assert "of the champion on the latest 20 held-out pairs" in refusal.cause
+    assert "on the latest 20 held-out pairs is below that of the champion" in refusal.cause
     project.run("retraining", config=quick(calibration=CALIBRATION | {"window_pairs": 20}))
     gate = project.store.gates.all()[-1]
     assert not gate.promoted

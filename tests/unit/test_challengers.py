@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.champions import Champions, Judge, assess, not_worse
-from rlhf_pipeline.records import CalibrationReport, ModelVersion, TasteChange
+from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, TasteChange
 from rlhf_pipeline.reward_model import AcceptanceParams, RewardModelParams, fit_reward_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
@@ -59,7 +59,7 @@ def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion,
     assert not_worse(forgetful, champion, calib)[0]
     verdict = assess(forgetful, champion, calib, taste_changes=TasteChanges.from_log([RECORDED]))
     assert verdict.is_refused
-    assert "of the champion on the latest" in verdict.reason
+    assert "is below that of the champion" in verdict.reason
 
 
 def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, forgetful, calib):
@@ -68,7 +68,15 @@ def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, fo
     n_since = int((calib["max_seq"] >= CHANGE).sum())
     verdict = assess(forgetful, champion, calib, params=AcceptanceParams(window_pairs=n_since))
     assert verdict.is_refused
-    assert "of the champion on the latest" in verdict.reason
+    assert "is below that of the champion" in verdict.reason
+
+
+def test_weak_model_replaces_a_champion_that_is_wrong(champion, forgetful, calib):
+    """Without a champion it is refused; to keep a champion that is worse still would help nobody."""
+    weak = {"taste_changes": TasteChanges(CHANGE), "ceiling": Interval(value=3, low=2.9, high=3.1, n=9)}  # above any accuracy
+    assert assess(champion, None, calib, **weak).is_refused
+    assert assess(champion, forgetful, calib, **weak).is_accepted
+    assert assess(forgetful, champion, calib, **weak).is_refused
 
 
 def test_refit_that_knows_the_change_is_as_good_as_before(pairs, champion, calib):

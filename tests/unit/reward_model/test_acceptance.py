@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model import AcceptanceParams
-from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness
+from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness, is_improvement
 
 PARAMS = AcceptanceParams(n_resamples=400)
 
@@ -68,7 +68,7 @@ def test_model_worse_on_the_latest_window_is_refused():
     params = PARAMS.model_copy(update={"window_pairs": 100})
     assert find_regression(pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600})) is None
     cause = find_regression(pairs(600), new, old, params)
-    assert cause.startswith("accuracy 0.450 is below 0.870 of the champion on the latest 100 held-out pairs")
+    assert cause.startswith("accuracy on the latest 100 held-out pairs is below that of the champion (difference -0.420 [")
 
 
 def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
@@ -77,6 +77,12 @@ def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
     params = PARAMS.model_copy(update={"window_pairs": 50})
     order = np.random.default_rng(1).permutation(200)
     assert find_regression(frame.iloc[order], new[order], old[order], params) == find_regression(frame, new, old, params) is not None
+
+
+def test_model_beyond_the_interval_better_than_the_champion_is_an_improvement():
+    assert is_improvement(pairs(30), margins(30, 0.4), margins(30, 0.03), PARAMS)
+    assert not is_improvement(pairs(200), margins(200, 0.75, 1), margins(200, 0.75, 2), PARAMS)
+    assert not is_improvement(pairs(19), margins(19, 1.0), margins(19, 0.0), PARAMS)
 
 
 @pytest.mark.parametrize("seed", range(20))
