@@ -251,16 +251,18 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monke
     """Whoever asks while somebody else's count is under way is given that count."""
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    gate, counting = Event(), Probing(web.store)
+    read, gate, counting = Event(), Event(), Probing(web.store)
     counted = counting._probed
 
     def counted_and_slowly_told(asked: Asked) -> probing.Probed:
         found = counted(asked)
+        read.set()
         assert gate.wait(30)
         return found
 
     monkeypatch.setattr(counting, "_probed", counted_and_slowly_told)
-    assert counting.found(Asked(), wait_s=2) is None, "one vote is counted, and nobody told yet"
+    assert counting.found(Asked(), wait_s=0) is None
+    assert read.wait(60), "one vote is counted, and nobody told yet"
     vote(web, ids[1:], "a")
     running = dict(counting._running)
 
