@@ -18,7 +18,7 @@ ONE_AT_A_TIME = ("tests/daemon",)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rlhf_pipeline")
-    group.addoption("--postgres", action="store_true", help="run tests with the fixture `database` on Postgres too")
+    group.addoption("--postgres", action="store_true", help="run what needs Postgres, and tests with the fixture `database` there too")
     group.addoption("--rest", action="store_true", help="leave out the fast tier: what pytest runs when no path is given")
 
 
@@ -45,8 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     callspec = getattr(item, "callspec", None)
-    is_on_postgres = callspec is not None and callspec.params.get("database") == "postgres"
-    if is_on_postgres:
+    on_postgres = callspec is not None and callspec.params.get("database") == "postgres"
+    if on_postgres or "postgres" in getattr(item, "fixturenames", ()):
         return bool(config.getoption("--postgres"))
     return not (config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths"))))
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -471,34 +470,3 @@ def test_prompts_that_are_not_utf_8_or_too_long_are_reported(rlhf, home, tmp_pat
     assert "line 3: text is not UTF-8 (byte 0xE9 after 3 characters). Save the file as UTF-8" in output
     assert "line 4: text is empty" in output
     assert "line 5: the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it" in output
-
-
-def test_the_real_votes_are_imported_once_in_the_order_they_were_cast(rlhf, home, tmp_path):
-    data = Path(__file__).parents[4] / "shared" / "data"
-    if not (data / "votes.parquet").exists():
-        pytest.skip("needs the 63,011 real votes, which are no part of this repository")
-    for name in ("pairs", "votes"):
-        shutil.copy(data / f"{name}.parquet", tmp_path)
-    output = rlhf("import", "comparisons", tmp_path / "pairs.parquet", "--project", "real").splitlines()
-    assert output[:3] == [
-        "17,614 imported, 0 already known, 0 merged, 0 rejected",
-        "columns left alone: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
-        "flagged and left out of training: 26 identical, 284 repeated",
-    ]
-    # Two data sets ask some of the same prompts; each has split them in its own way.
-    assert output[3].startswith("38 prompts, first ")
-    assert "in several splits, as the split_groups say" in output[3]
-    output = rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").splitlines()
-    assert output[0] == "63,011 imported, 0 already known, 0 merged, 0 rejected"
-    assert output[2] == "1,584 votes without a time: filed under the day of import, outside the drift streams"
-    assert rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").startswith(
-        "0 imported, 63,011 already known, 0 merged, 0 rejected"
-    )
-    with store_of(home) as store:
-        assert store.votes.max_seq() == store.votes.count() == 63_011
-        dated = [row.voted_at for frame in store.votes.stream() for row in frame.itertuples()]
-        assert store.audit.verify() > 63_011
-    known = [moment for moment in dated if not pd.isna(moment)]
-    assert known == sorted(known)
-    assert [not pd.isna(moment) for moment in dated] == [True] * 61_427 + [False] * 1_584
-    assert HomeFacts.of(home).start_day == date(2016, 1, 31)

@@ -13,6 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, NotFound, StoreError
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
@@ -436,7 +439,7 @@ def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line
 @pytest.mark.parametrize("what", ["votes", "tuples", "comparisons"])
 def test_no_export_names_a_person(rlhf, store, tmp_path, what):
     """People of the web app are known to files by their ids alone."""
-    rlhf("init")
+    prepare(Workspace(Settings(home=store.database.path.parent)))
     ids = published(store, 2)
     ann = store.users.add(email="ann.secretly@example.org", name="Ann Verysecret", roles=[Role.ANNOTATOR], actor="test")
     said = {"annotator_kind": "human", "choice": "a", "strength": 2, "reason": "clear", "voted_at": datetime.now(UTC), "origin": "page"}

@@ -64,12 +64,12 @@ def test_places_that_the_unsure_leave_are_drawn_among_the_confident():
 
 
 def test_the_draw_among_the_confident_favours_nobody():
-    """Over 400 seeds each of 40 confident comparisons is checked about equally often."""
+    """Over 160 seeds each of 40 confident comparisons is checked about equally often."""
     frame, predicted = comparisons(40), predictions(*[0.95] * 40)
-    drawn = [routed(route(frame, predicted, RoutingParams(human_feedback_ratio=0.25, routing_seed=seed)), "people") for seed in range(400)]
+    drawn = [routed(route(frame, predicted, RoutingParams(human_feedback_ratio=0.25, routing_seed=seed)), "people") for seed in range(160)]
     times = pd.Series(np.concatenate(drawn)).value_counts()
     assert len(times) == 40
-    assert times.between(60, 140).all()  # 100 expected, deviation 8.7
+    assert times.between(18, 62).all()  # 40 expected, deviation 5.5
 
 
 def test_a_comparison_without_a_prediction_comes_first_and_is_never_the_machines():
@@ -110,7 +110,7 @@ def test_a_prediction_of_another_comparison_is_refused():
         route(comparisons(1), predictions(0.9, 0.9))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     p=st.lists(st.integers(0, 1000).map(lambda i: i / 1000), max_size=40),
     ratio=st.integers(0, 100),

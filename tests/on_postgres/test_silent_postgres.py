@@ -10,7 +10,7 @@ from sqlalchemy import make_url, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
-from tests.unit.store.silent_proxy import SilentProxy
+from tests.on_postgres.silent_proxy import SilentProxy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SILENT_S = 0.2
