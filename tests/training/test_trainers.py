@@ -147,7 +147,7 @@ KILLED = """
     import sys, time
     from pathlib import Path
     import torch
-    from tests.unit.reward_model.test_trainers import model_on
+    from tests.training.test_trainers import model_on
     from tests.unit.reward_model.tiny_networks import word_pairs
 
     torch.set_num_threads(int(sys.argv[3]))
