@@ -12,13 +12,13 @@ from tests.upgraded_home import home_0010, upgraded_home  # noqa: F401 (fixtures
 collect_ignore = ["fixtures/make_home.py"]
 
 # Long files start first, so that no worker ends minutes after the others. Two daemons at once would want four cores.
-LONG = ("tests/daemon", "tests/pipeline", "tests/browser", "tests/training", "tests/on_postgres")
-ONE_AT_A_TIME = ("tests/daemon",)
+DAEMONS = ("tests/processes/test_daemon", "tests/processes/test_dev")
+LONG = (DAEMONS, "tests/processes", "tests/pipeline", "tests/training", "tests/providers", "tests/on_postgres", "tests/browser")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rlhf_pipeline")
-    group.addoption("--postgres", action="store_true", help="run what needs Postgres, and tests with the fixture `database` there too")
+    group.addoption("--postgres", action="store_true", help="run what needs Postgres, and tests with the fixture `dialect` there too")
     group.addoption("--rest", action="store_true", help="leave out the fast tier: what pytest runs when no path is given")
 
 
@@ -29,10 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`database` is "sqlite", with `--postgres` also "postgres", where a test does not say which it needs."""
+    """`dialect` is "sqlite", with `--postgres` also "postgres", where a test does not say which it needs."""
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "database" in metafunc.fixturenames and "database" not in marks:
-        metafunc.parametrize("database", ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"])
+    if "dialect" in metafunc.fixturenames and "dialect" not in marks:
+        metafunc.parametrize("dialect", ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,12 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
         items[:] = [item for item in items if item not in set(unwanted)]
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: next((n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
 
 
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     callspec = getattr(item, "callspec", None)
-    on_postgres = callspec is not None and callspec.params.get("database") == "postgres"
+    on_postgres = callspec is not None and callspec.params.get("dialect") == "postgres"
     if on_postgres or "postgres" in getattr(item, "fixturenames", ()):
         return bool(config.getoption("--postgres"))
     return not (config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths"))))
@@ -59,7 +59,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """By path and not by the mark `xdist_group`: pytest 9.2 and pytest-xdist 3.8 lose the name appended to a test's id."""
 
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return next((folder for folder in ONE_AT_A_TIME if path.startswith(folder)), path)
+            return "daemons" if nodeid.startswith(DAEMONS) else nodeid.partition("::")[0]
 
     return ByFile(config, log)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import show, show_json
+from rlhf_pipeline.cli.showing import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.store import Store
 
@@ -42,7 +42,7 @@ def add_change(
     if not cause.strip():
         raise typer.BadParameter("say what changed", param_hint="--cause")
     added = _store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
-    typer.echo(f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from the next fit on")
+    echo(f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from the next fit on")
 
 
 @app.command("retract")
@@ -54,7 +54,7 @@ def retract_change(
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     retracted = _store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
-    typer.echo(f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full again from the next fit on")
+    echo(f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full again from the next fit on")
 
 
 def _row(change: TasteChange) -> dict[str, str]:

@@ -21,7 +21,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ("unable to open", "cannot be opened. Check its path, its permissions and that the disk is mounted."),
     ("not a database", f"is damaged. {RESTORE}"),
     ("malformed", f"is damaged. {RESTORE}"),
-    ("no such table", f"is damaged. {RESTORE}"),
+    ("no such table", f"lacks tables. {RESTORE}"),
     ("migration in unexpected state", f"lacks tables. {RESTORE}"),
     (
         "out-of-date database schema",

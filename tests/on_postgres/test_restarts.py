@@ -15,7 +15,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import idempotency, votes
 from tests.postgres import PostgresServer
 
-pytestmark = pytest.mark.parametrize("database", ["postgres"])
+pytestmark = pytest.mark.parametrize("dialect", ["postgres"])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 N_WRITERS, N_VOTES = 4, 60
 PATIENCE_S = 60

@@ -18,7 +18,7 @@ from rlhf_pipeline.reward_model.trainers import Surroundings, TrainingRecord, sh
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"max_tokens": 24, "texts_per_batch": 6, "learning_rate": 3e-3, "epochs": 2, "precision": "float32", "start_from_probe": True}
 FOR_TRL = SMALL | {"trainer": "trl", "loss": "bradley_terry", "label": "majority", "start_from_probe": False}
 

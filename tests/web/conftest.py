@@ -118,9 +118,9 @@ def comparisons(n: int, *, prefix: str = "c", day: str = DAY, **more: object) ->
 
 
 @pytest.fixture
-def url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a migrated store."""
-    if database == "sqlite":
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
     found: str = request.getfixturevalue("migrated_postgres_url")
     return found

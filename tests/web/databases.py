@@ -2,4 +2,4 @@
 
 import pytest
 
-on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
+on_sqlite = pytest.mark.parametrize("dialect", ["sqlite"])

@@ -27,8 +27,8 @@ VOTERS = 8
 
 
 @pytest.fixture
-def url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if database == "sqlite":
+def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
     found: str = request.getfixturevalue("postgres_url")
     return found

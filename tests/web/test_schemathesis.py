@@ -23,7 +23,7 @@ CHECKS = [
 EXAMPLES = {"token": 12, "session": 6}  # of each operation, by how the caller is known: some minutes for all
 ODD = ["", "\x00", "'", '"; DROP TABLE votes; --', "1 OR 1=1", "%", "_", "..", "\ud7ff", "x" * 5000, "-1", "1e999", "null", "ü", "[]", "{}"]
 
-on_postgres = pytest.mark.parametrize("database", ["postgres"])
+on_postgres = pytest.mark.parametrize("dialect", ["postgres"])
 by_token_and_session = pytest.mark.parametrize("known_by", EXAMPLES)
 
 

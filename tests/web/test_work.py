@@ -389,7 +389,7 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
     assert "tail was cut" in told["broken_at"]
 
 
-@pytest.mark.parametrize("database", ["sqlite"])
+@pytest.mark.parametrize("dialect", ["sqlite"])
 def test_a_database_that_does_not_answer_is_told_as_such(web: Web, monkeypatch: pytest.MonkeyPatch):
     client = web.client("annotator")
     assert web.anonymous().get("/readyz").status_code == 200

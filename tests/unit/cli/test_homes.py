@@ -110,6 +110,8 @@ def test_no_command_opens_another_projects_store(tmp_path, command):
     environ = {"RLHF_HOME": str(tmp_path), "RLHF_PROJECT": "mine"}
     refused = CliRunner().invoke(app, command, env=environ).exception
     assert isinstance(refused, ConfigurationError)
+    assert "project.json is gone" in str(refused)
+    refused = CliRunner().invoke(app, ["init"], env=environ).exception
     assert "holds the rows of default/theirs, not of default/mine" in str(refused)
     with Workspace(settings).store as store:
         assert store.users.all() == []

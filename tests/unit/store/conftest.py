@@ -18,9 +18,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store without tables, on SQLite and on Postgres."""
-    if database == "sqlite":
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
     wanted = "migrated_postgres_url" if "store" in request.fixturenames else "postgres_url"
     found: str = request.getfixturevalue(wanted)

@@ -2,5 +2,5 @@
 
 import pytest
 
-on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
-on_postgres = pytest.mark.parametrize("database", ["postgres"])
+on_sqlite = pytest.mark.parametrize("dialect", ["sqlite"])
+on_postgres = pytest.mark.parametrize("dialect", ["postgres"])
