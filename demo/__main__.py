@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.votes import shown_ceiling  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
+INTERRUPTED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
 # A pipe has no width: tables would be squeezed into 80 columns.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 132)
 
@@ -51,6 +53,10 @@ def main() -> int:
     except PipelineError as error:
         console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
         return 1
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not end in a traceback
+        console.print("Interrupted. The same command goes on with the day that is unfinished.")
+        return INTERRUPTED
     summary(settings, history)
     console.print(f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:")
     console.print("  make dev           the same runs, plots, checks and models in Dagster and MLflow")
