@@ -37,7 +37,7 @@ class Workspace:
         s = self.settings
         store = Store.open(s.store_url, organization=s.organization, project=s.project)
         facts = HomeFacts.of(s.home)
-        if s.database_url is None and facts is None and (store.database.path is None or store.database.path.exists()):
+        if s.database_url is None and facts is None and store.database.path is not None and store.database.path.exists():
             refuse_another_projects_rows(store, s)
         if s.server_url is not None and s.database_url is None:
             databases = ServerDatabases(

@@ -44,8 +44,8 @@ def demo(
 
 def claim(workspace: Workspace) -> None:
     """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but simulated annotators."""
-    settings, store = workspace.settings, workspace.store
     prepare(workspace)
+    settings, store = workspace.settings, workspace.store
     others = _others(store)
     if others:
         raise ConfigurationError(

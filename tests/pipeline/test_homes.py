@@ -92,7 +92,6 @@ def at_work(home: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.slow
 def test_killed_demo_leaves_no_process(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     demo.kill()
     demo.wait()
