@@ -83,7 +83,7 @@ class Project:
 
     @property
     def files(self) -> Artefacts:
-        return Artefacts(self.settings.frames)
+        return Artefacts(self.settings.frames, self.store.file_hashes)
 
     @property
     def environ(self) -> dict[str, str]:

@@ -43,6 +43,7 @@ def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: st
             origin="api",
             idempotency_key=f"{user.user_id}/{comparison_id}",
             duration_s=8.0,
+            is_swapped=False,
         )
     )
 

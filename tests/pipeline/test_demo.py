@@ -261,6 +261,7 @@ def test_a_damaged_state_is_named_with_its_cure(tmp_path: Path) -> None:
 
 
 def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
+    claim(Workspace(project.settings))
     project.collect(project.day(0), n=3)
     project.vote(project.day(0))
     claim(Workspace(project.settings))

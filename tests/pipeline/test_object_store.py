@@ -31,7 +31,7 @@ def s3() -> Iterator[S3]:
 def collect_in_processes(project: Any, day: str) -> set[str]:
     """A process for each stage; returns the jobs that beat in the project's store meanwhile."""
     own = project.environ | {"STEP_SETTINGS": project.settings.model_dump_json(exclude_none=True)}
-    environ = {key: value for key, value in own.items() if not key.startswith(ENV_PREFIX)}
+    environ = {key: value for key, value in own.items() if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"}
     config = json.dumps({"ops": {stage: {"config": values} for stage, values in SMALL.items()}})
     command = [sys.executable, str(IN_PROCESSES), day, config]
     beat: set[str] = set()

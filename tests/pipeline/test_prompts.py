@@ -17,8 +17,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project without a day, a policy or a reward model: prompts need none of them."""
     home = tmp_path_factory.mktemp("home")
     instance = dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
-    yield Project(Settings(home=home, completion_backend="template", annotators="simulated"), instance, {})
-    instance.dispose()
+    project = Project(Settings(home=home, completion_backend="template", annotators="simulated"), instance, {})
+    project.store.migrate()
+    yield project
+    project.close()
 
 
 def made(project: Any, day: str, *, ok: bool = True, **config: Any) -> Any:

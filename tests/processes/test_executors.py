@@ -58,7 +58,7 @@ def collect(project: Any, tmp_path: Path) -> Callable[..., Collection]:
         chosen = project.settings.model_copy(update=settings)
         own = {"STEP_SETTINGS": chosen.model_dump_json(exclude_none=True), "STEP_MARK": str(tmp_path / "mark")}
         own |= {name: value for name, value in (("STEP_JOB", job), ("STEP_MISHAP", mishap)) if value is not None}
-        environ = {key: value for key, value in (project.environ | own).items() if not key.startswith(ENV_PREFIX)}
+        environ = {key: value for key, value in (project.environ | own).items() if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"}
         config = {"ops": {stage: {"config": values} for stage, values in SMALL.items()}} | ({"execution": execution} if execution else {})
         command = [sys.executable, str(IN_PROCESSES), project.day(index), json.dumps(config)]
         process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
