@@ -264,6 +264,9 @@ def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
     def grow(project: Project, *, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
         home = tmp_path_factory.mktemp("branch")
         shutil.copytree(project.settings.home, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("dagster", "runs", "mlflow.db.lock"))
+        # Dagster's configuration goes along, its history does not.
+        (home / "dagster").mkdir()
+        shutil.copy(project.settings.home / "dagster" / "dagster.yaml", home / "dagster")
         opened.append(open_project(project.settings.model_copy(update={"home": home, **settings}), overrides))
         return opened[-1]
 
