@@ -290,7 +290,7 @@ def test_the_script_of_the_documents_votes_and_reads_metrics_in_under_thirty_lin
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=60)
     *votes, last = done.stdout.splitlines()
     assert len(votes) == 5
-    assert re.fullmatch(r"\d+ votes on \d+ comparisons, \d+ judgements open", last)
+    assert re.fullmatch(r"\d+ votes that I may see, on \d+ comparisons; about \d+ judgements open for me", last)
     with server.opened() as store:
         cast = [store.votes.get(line.split()[0]) for line in votes]
     assert {vote.annotator_kind for vote in cast} == {"machine"}
