@@ -12,7 +12,6 @@ import pytest
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 
-
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 
 

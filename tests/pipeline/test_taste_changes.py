@@ -10,7 +10,6 @@ from resources.simulation import simulated_votes
 from rlhf_pipeline.records import Choice, ModelVersion
 from tests.pipeline.test_retraining_in_process import quick
 
-
 TURNED = {Choice.A: Choice.B, Choice.B: Choice.A}
 CALIBRATION = {"min_pairs": 10, "min_compared_pairs": 10}
 

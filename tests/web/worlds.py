@@ -14,6 +14,7 @@ from rlhf_pipeline.records import AnnotationRules, Choice, NewFeedback, NewVote,
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.dealing import is_unfinished
 from rlhf_pipeline.store.schema import assignments, feedback, slots
+from rlhf_pipeline.web.auth import SECRET_FILE
 from tests.web.conftest import NOON, comparisons
 
 ANN, BOB, ROBOT = "ann", "bob", "robot"
@@ -85,6 +86,7 @@ def settings_of(home: Path) -> Settings:
 def base(home: Path, migrated: Path, roles: list[Role], kind: str) -> Base:
     home.mkdir()
     shutil.copy(migrated, home / "store.db")
+    (home / SECRET_FILE).write_text("one secret for all worlds: cookies are named by it")
     with Store.open(settings_of(home).store_url, organization="org", project="demo", clock=SetClock()) as store:
         user = store.users.add(email="user@example.org", name="User", roles=roles, kind=kind, actor="test")
         store.users.add(email="cara@example.org", name="Cara", roles=[Role.ANNOTATOR], actor="test")
