@@ -9,8 +9,9 @@ from tests.browser.chromium import chromium_or_skip
 from tests.browser.people import People, people
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
+    """Ended with each file: while Playwright runs, no other test of this process can run an event loop."""
     executable = chromium_or_skip()
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'")
     with playwright.sync_playwright() as running:

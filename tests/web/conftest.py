@@ -154,7 +154,12 @@ def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callab
 
 
 @pytest.fixture
-def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
+def cache_times() -> CacheTimes:
+    return UNCACHED
+
+
+@pytest.fixture
+def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock, cache_times: CacheTimes) -> Iterator[Web]:
     store = open_store("demo")
-    with Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
+    with Server(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
         yield Web(store, settings, server.url, clock)
