@@ -332,7 +332,7 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
 def gloo(limits: Limits, seeds: int) -> None:
     from torch.multiprocessing import spawn
 
-    from tests.unit.reward_model.test_trainers import FOUR, flat, free_port, model_on, train_as
+    from tests.training.test_trainers import FOUR, flat, free_port, model_on, train_as
     from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
     rows, largest = [], []
