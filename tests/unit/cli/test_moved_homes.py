@@ -1,6 +1,8 @@
 """A home that was copied or moved works where it lies now, and nothing is written anywhere else."""
 
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,14 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.fixture(params=[0o077, 0o000], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
 def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
