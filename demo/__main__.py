@@ -12,6 +12,7 @@ from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
+from typing import NoReturn
 
 from rlhf_pipeline.config import Settings, silence_telemetry
 from rlhf_pipeline.terminal import escape_markup
@@ -41,12 +42,19 @@ INTERRUPTED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 132)
 
 
+def interrupt_once(*_: object) -> NoReturn:
+    """Ctrl-C ends the demo; an impatient second one does not interrupt how it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="rlhf demo")
     parser.add_argument("--days", type=int, required=True)
     arguments = parser.parse_args()
     settings = Settings.read()
     started = monotonic()
+    signal.signal(signal.SIGINT, interrupt_once)
     try:
         with alone(settings.home):
             history = run(settings, arguments.days)
@@ -54,7 +62,7 @@ def main() -> int:
         console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
         return 1
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not end in a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         console.print("Interrupted. The same command goes on with the day that is unfinished.")
         return INTERRUPTED
     summary(settings, history)
