@@ -8,6 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from tests.project import Project
 
@@ -18,7 +20,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     home = tmp_path_factory.mktemp("home")
     instance = dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
     project = Project(Settings(home=home, completion_backend="template", annotators="simulated"), instance, {})
-    project.store.migrate()
+    prepare(Workspace(project.settings))
     yield project
     project.close()
 
