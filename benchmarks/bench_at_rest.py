@@ -1,4 +1,4 @@
-"""What `rlhf dev` uses while nobody works with it: CPU seconds a minute and memory of all its processes together.
+"""Measures `rlhf dev` at rest: CPU seconds a minute and memory, summed over all its processes.
 
     python benchmarks/bench_at_rest.py [--seconds 120] [--warm-up 60]
 
@@ -103,7 +103,7 @@ def _make_home(home: Path, policy: Path) -> None:
     from rlhf_pipeline.policy import PretrainingParams, pretrain
     from rlhf_pipeline.policy.corpus import CorpusParams
 
-    # Nobody asks it anything; but a home has a policy.
+    # No prompt is completed here, but a home needs a policy.
     corpus = CorpusParams(n_texts=500)
     small = PretrainingParams(corpus=corpus, n_vocabulary=384, hidden=32, layers=1, intermediate=64, steps=20, batch_size=8)
     pretrain(policy, small)

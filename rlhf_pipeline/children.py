@@ -11,7 +11,7 @@ _libc = ctypes.CDLL(None)  # loaded here: a forked child must not search for lib
 
 
 def bind_to_this_process() -> Callable[[], None]:
-    """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does nothing where there is no Linux."""
+    """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does nothing outside Linux."""
     parent = os.getpid()
 
     def bind() -> None:

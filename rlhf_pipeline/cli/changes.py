@@ -38,7 +38,7 @@ def add_change(
     cause: Annotated[str, typer.Option(help="What changed; kept with the change.")],
     category: Annotated[str | None, typer.Option(help="The only category whose taste changed; default all.")] = None,
 ) -> None:
-    """Record a change of taste that nobody but you knows of, such as new guidelines."""
+    """Record a change of taste that no detector reported, such as new guidelines."""
     if not cause.strip():
         raise typer.BadParameter("say what changed", param_hint="--cause")
     added = _store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)

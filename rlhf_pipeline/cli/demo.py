@@ -35,7 +35,7 @@ def demo(
     claim(workspace)
     initialise(workspace)
     workspace.store.close()
-    # The demo drives Dagster, which this library does not know. It takes the place of this process, so that nobody can kill one of two.
+    # The demo drives Dagster, which this library does not know. It replaces this process, so there are never two of which one is killed.
     sys.stdout.flush()
     os.chdir(checkout())
     environ = os.environ | {"RLHF_ANNOTATORS": "simulated"} | workspace.settings.environ

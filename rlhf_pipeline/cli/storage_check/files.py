@@ -61,7 +61,7 @@ def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame,
     if day is None or stage != "comparisons":
         return []
     here, there = (_rows(comparisons) for comparisons in (frame, store.comparisons.for_days([day])))
-    return [] if here == there else [f"{path} holds {_apart(here, there, 'comparisons')}. {AGAIN}"]
+    return [] if here == there else [f"{path} holds {_describe_difference(here, there, 'comparisons')}. {AGAIN}"]
 
 
 def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
@@ -71,7 +71,7 @@ def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store
     here, at_least, at_most = (_rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then))
     if at_least <= here <= at_most:
         return []
-    return [f"{path} holds {_apart(here, (here & at_most) | at_least, 'votes')} up to seq {last}. {AGAIN}"]
+    return [f"{path} holds {_describe_difference(here, (here & at_most) | at_least, 'votes')} up to seq {last}. {AGAIN}"]
 
 
 def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
@@ -79,7 +79,7 @@ def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
     return set(frame.astype(str).itertuples(index=False, name=None))
 
 
-def _apart(here: Set[object], there: Set[object], what: str) -> str:
+def _describe_difference(here: Set[object], there: Set[object], what: str) -> str:
     return f"{len(here):,} {what}, {len(here - there):,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
 
 

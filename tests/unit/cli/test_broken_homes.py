@@ -132,6 +132,7 @@ def test_init_goes_on_after_a_kill_at_any_step(tmp_path: Path) -> None:
     (tmp_path / "dagster" / "dagster.yaml").unlink()
     homes.refuse_broken(settings)
     prepare(Workspace(settings))
+    assert (tmp_path / "dagster" / "dagster.yaml").exists()
 
 
 def test_home_of_another_user_is_refused(home: Path) -> None:
