@@ -34,6 +34,9 @@ SMALL_POLICY = PretrainingParams(
     corpus=CorpusParams(n_texts=1500), n_vocabulary=512, hidden=48, layers=1, intermediate=96, steps=90, batch_size=16
 )
 
+# Settings that put what `rlhf init` makes somewhere else than below the home.
+ELSEWHERE = {"organization", "project", "server_url", "database_url", "mlflow_url", "dagster_url", "frames_url"}
+
 # Before definitions load: a developer's own settings do not reach the tests, and no library reports home.
 for key in [k for k in os.environ if k.startswith(ENV_PREFIX) or k == "DAGSTER_HOME"]:
     del os.environ[key]
@@ -198,7 +201,13 @@ def small_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Iterator[Callable[..., Project]]:
+def initialised_home(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Path:
+    """A home as `rlhf init` leaves it, made once per test run, to be copied."""
+    return build_once(tmp_path_factory, "initialised", lambda home: initialise(Workspace(settings_of(home, small_policy))))
+
+
+@pytest.fixture(scope="session")
+def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path, initialised_home: Path) -> Iterator[Callable[..., Project]]:
     """`make_project(persistent=False, overrides={}, **settings)`: a fresh initialised project.
 
     Simulated annotators and the small policy by default; `completion_backend="template"` makes no use of it. A persistent
@@ -208,7 +217,9 @@ def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -
 
     def make(*, persistent: bool = False, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
         project_settings = settings_of(tmp_path_factory.mktemp("home"), small_policy, **settings)
-        initialise(Workspace(project_settings))
+        if not settings.keys() & ELSEWHERE:
+            shutil.copytree(initialised_home, project_settings.home, dirs_exist_ok=True)
+        initialise(Workspace(project_settings))  # a copy only has its configuration of Dagster written anew
         opened.append(open_project(project_settings, overrides, persistent=persistent))
         return opened[-1]
 
