@@ -90,7 +90,9 @@ def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[li
     try:
         for i in range(n):
             started.append(Server.start(command, environ, folder / f"daemon-{time.time_ns()}-{i}.log"))
-            time.sleep(1.5 if i < n - 1 else 0)  # nobody starts two in the same millisecond, and Dagster's own queue has no lock
+            time.sleep(
+                2.5 if i < n - 1 else 0
+            )  # half of what Dagster's queue waits between two looks: it has no lock, and two launch a run twice
         yield started
     finally:
         for daemon in started:

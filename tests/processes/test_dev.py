@@ -19,7 +19,7 @@ from tests.processes.daemon_home import BINARIES, ROOT, Server, eventually
 pytestmark = pytest.mark.timeout(600)
 
 LOCATION = {"repositoryLocationName": "rlhf_pipeline", "repositoryName": "__repository__"}
-GAPS = (3, 4, 17)  # days of the range that already exist
+GAPS = (2, 3, 6)  # days of the range that already exist
 
 
 @dataclass
@@ -111,9 +111,9 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
     assert len(timed) == 4
 
 
-def test_thirty_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
+def test_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
     project, stages = dev.project, ["prompts", "completions", "comparisons"]
-    days = [project.day(index) for index in range(30)]
+    days = [project.day(index) for index in range(8)]  # thirty: test_ranges.py
     for index in GAPS:
         project.materialise(["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}})
     before = {run.run_id for run in project.instance.get_runs()}

@@ -347,7 +347,7 @@ for n in range(1, n_kills + 1):
 
 
 def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_path):
-    n_kills, n_votes = 50, 1_500
+    n_kills, n_votes = int(os.environ.get("KILLS", "16")), 1_500
     with_pairs(rlhf, tmp_path)
     for n in range(n_kills + 1):
         write_csv(tmp_path / f"votes-{n}.csv", [vote(i, annotator=f"ann {n}") | {"task_id": f"file {n}"} for i in range(n_votes)])
@@ -365,7 +365,7 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
         imported, before = (int(number.replace(",", "")) for number in found.groups())
         assert imported + before == n_votes, said
         known.append(before)
-    assert sum(0 < before < n_votes for before in known) > 5, known  # killed between two transactions
+    assert sum(0 < before < n_votes for before in known) >= n_kills // 8, known  # killed between two transactions
     assert counts(home) == (40, (n_kills + 1) * n_votes)
     with store_of(home) as store:
         cast = [row for frame in store.votes.stream() for row in frame.itertuples()]
