@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Protocol
 
 import pandas as pd
 
 from rlhf_pipeline.datasets import mapping
-from rlhf_pipeline.datasets.cells import Rejected, identifier, optional_identifier, optional_word, text, whole
+from rlhf_pipeline.datasets.cells import SPARE, Rejected, identifier, optional_identifier, optional_word, text, whole
 from rlhf_pipeline.datasets.divided import StoredSplit, refuse_divided
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
@@ -25,6 +25,7 @@ SOURCE = "import"  # where a file does not say where it is from
 MODEL = "imported"
 SPLITS = ("train", "calib", "test")
 GOLD = ("a", "b", "tie")
+FIRST_DAY = "1970-01-01"  # the earliest `start_day` of a home
 
 
 class Shelf(Protocol):
@@ -155,10 +156,8 @@ class ComparisonImport:
         """What an exported row says of itself: it comes back under its own id and, but for tuples, which say no more, into its own day."""
         names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
         ids = {name: identifier(cells[name], name) for name in names if name in cells}
-        try:
-            datetime.strptime(ids.get("day", "2000-01-01"), "%Y-%m-%d")  # noqa: DTZ007 - a day
-        except ValueError:
-            raise Rejected(f"day is {ids['day']!r}. Write YYYY-MM-DD") from None
+        if "day" in ids:
+            _refuse_impossible_day(ids["day"], self.now)
         counts = {name: whole(cells[name], name, low=0, high=2**62) or 0 for name in ("position", "seed") if name in cells}
         return (
             ids
@@ -176,6 +175,19 @@ class ComparisonImport:
             self.shelf.publish(frame, published_at=self.now)
             self.counts = self.counts.plus(imported=len(rows))
             self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
+
+
+def _refuse_impossible_day(day: str, now: datetime) -> None:
+    """Raises Rejected for a day that cannot be a partition: the home would begin before its settings allow, or lie ahead of today."""
+    try:
+        is_canonical = date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        is_canonical = False
+    if not is_canonical:
+        raise Rejected(f"day is {day!r}. Write YYYY-MM-DD")
+    latest = (now.date() + SPARE).isoformat()
+    if not FIRST_DAY <= day <= latest:
+        raise Rejected(f"day is {day}. Days lie between {FIRST_DAY} and {latest}")
 
 
 def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:

@@ -354,6 +354,19 @@ def test_exports_come_back_as_they_were_here_and_elsewhere(rlhf, home, tmp_path)
             rlhf("import", "comparisons", out[1], "--map", "prompt=choice", "--map", "completion_a=choice", "--map", "completion_b=choice")
 
 
+@pytest.mark.parametrize("day", ["0001-01-01", "1969-12-31", "2026-1-2", "20260102", "２０２６-01-02", "9999-12-31"])
+def test_own_comparison_of_an_impossible_day_is_rejected(rlhf, home, tmp_path, day):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "real")
+    rlhf("export", "comparisons", "--out", tmp_path / "own.jsonl")
+    first, second = (json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines())
+    file = write(tmp_path / "changed.jsonl", [first | {"day": day}, second])
+    elsewhere = tmp_path / "elsewhere"
+    output = rlhf("import", "comparisons", file, "--project", "copy", in_home=elsewhere)
+    assert output.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
+    assert f"line 1: day is {day}" in output.replace("'", "")
+    assert rlhf("import", "comparisons", tmp_path / "own.jsonl", in_home=elsewhere).startswith("1 imported, 1 already known")
+
+
 def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
     rows = [f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}" for n in range(100)]
     rows[10], rows[50], rows[99] = ' {"prompt": ""}', " 7", ' {"question": "x"}'
