@@ -11,7 +11,7 @@ from rlhf_pipeline.errors import ModelNotFound, PipelineError, StoreError
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, Registry
-from rlhf_pipeline.store import Store, dumping
+from rlhf_pipeline.store import Store, copying, dumping
 
 RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`"
 
@@ -49,7 +49,12 @@ def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
         copy = Path(folder) / "mlflow.db"
         if not dumping.copy_sound_sqlite(file, copy):
             raise StoreError(f"MLflow's database {file} holds no tables. {RESTORE}.")
-        yield Registry(f"sqlite:///{copy}", artifacts, settings.project)
+        registry = Registry(f"sqlite:///{copy}", artifacts, settings.project)
+        if file.parent.resolve() == artifacts.parent.resolve():  # paths of a copied or moved home follow with its next command
+            old, new = registry.find_moved_artifacts()
+            if old != new:
+                copying.relocate(f"sqlite:///{copy}", old, new)
+        yield registry
 
 
 def _without_database(settings: Settings, artifacts: Path, store: Store) -> Finding:
