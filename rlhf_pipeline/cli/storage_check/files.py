@@ -17,6 +17,7 @@ from rlhf_pipeline.store import Store
 
 IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]  # what a vote in a frame and in the store must agree in
 AGAIN = "Materialise it again, or restore the file from a backup."
+KEEP = "The store may be older than the file: do not materialise it again, keep a copy, and restore store and frames from one backup."
 
 
 def file_findings(settings: Settings, store: Store, made: Mapping[str, list[str]], progress: Progress) -> Iterator[Finding]:
@@ -61,7 +62,7 @@ def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame,
     if day is None or stage != "comparisons":
         return []
     here, there = (_rows(comparisons) for comparisons in (frame, store.comparisons.for_days([day])))
-    return [] if here == there else [f"{path} holds {_describe_difference(here, there, 'comparisons')}. {AGAIN}"]
+    return [] if here == there else [_describe_difference(path, here, there, "comparisons")]
 
 
 def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
@@ -71,7 +72,7 @@ def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store
     here, at_least, at_most = (_rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then))
     if at_least <= here <= at_most:
         return []
-    return [f"{path} holds {_describe_difference(here, (here & at_most) | at_least, 'votes')} up to seq {last}. {AGAIN}"]
+    return [_describe_difference(path, here, (here & at_most) | at_least, "votes", f" up to seq {last}")]
 
 
 def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
@@ -79,8 +80,12 @@ def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
     return set(frame.astype(str).itertuples(index=False, name=None))
 
 
-def _describe_difference(here: Set[object], there: Set[object], what: str) -> str:
-    return f"{len(here):,} {what}, {len(here - there):,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
+def _describe_difference(path: UPath, here: Set[object], there: Set[object], what: str, until: str = "") -> str:
+    n_unknown = len(here - there)
+    return (
+        f"{path} holds {len(here):,} {what}, {n_unknown:,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
+        f"{until}. {KEEP if n_unknown else AGAIN}"
+    )
 
 
 def _records(stages: Sequence[str], files: Artefacts) -> Finding:

@@ -181,6 +181,21 @@ def test_emptied_store_is_a_fault_and_init_is_not_advised(home: Path) -> None:
     assert tree(home) == before
 
 
+def test_votes_that_only_a_frame_holds_are_not_to_be_materialised_again(home: Path) -> None:
+    """As after an older store was put back: materialised again, the frame would lose them too."""
+    newer = pd.read_parquet(home / "frames" / "votes" / f"{DAY}.parquet")
+    newer = pd.concat([newer, newer[-1:].assign(vote_id="lost", seq=newer["seq"].max() + 1)])
+    settings, store = store_of(home)
+    store.close()
+    workspace = Workspace(settings)
+    workspace.files.write_frame("votes", newer, DAY)
+    workspace.store.close()
+    said = file_faults(home)
+    assert "1 of them unknown to the store" in said
+    assert "do not materialise it again" in said
+    assert "Materialise it again" not in said
+
+
 def test_new_store_in_an_old_home_contradicts_its_files(home: Path) -> None:
     (home / "store.db").unlink()
     with Store.open(f"sqlite:///{home / 'store.db'}", organization="default", project="demo") as store:
