@@ -78,7 +78,9 @@ def delete(workspace: Workspace) -> None:
         _refuse_a_file_with_others_work(settings.home, f"sqlite:///{store}")
     if facts is not None and server is not None:
         _drop(settings, facts, server)
-    shutil.rmtree(settings.home)
+    shutil.rmtree(settings.home.resolve())
+    if settings.home.is_symlink():
+        settings.home.unlink()
     echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.demo import claim, delete
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.listening import announced, web_address
 from rlhf_pipeline.config import Settings
@@ -55,6 +56,16 @@ def test_home_behind_a_link_keeps_its_paths(home: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(home)
     assert write_a_run(link) == first
+
+
+def test_demo_behind_a_link_is_deleted_with_its_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    workspace = Workspace(Settings(home=tmp_path / "link"))
+    claim(workspace)
+    workspace.store.close()
+    delete(workspace)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_models_of_a_home_with_strange_signs_load(home: Path, tmp_path: Path) -> None:
