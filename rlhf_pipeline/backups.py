@@ -10,10 +10,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePath
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
@@ -25,6 +25,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.file_hashes import FileHashes
 
 MANIFEST = "manifest.json"
+DATABASE_FILES = "databases"  # folder of the backup
 UNFINISHED = "UNFINISHED"  # a file that stands there until the manifest does
 KEPT = (
     "frames",
@@ -65,6 +66,15 @@ class Manifest(Record):
     files: dict[str, tuple[int, str]] = Field(description="size and SHA-256 by path below the backup")
     replaced: tuple[str, ...] = Field(default=(), description="recorded files written during the backup: its store has their old hashes")
 
+    @model_validator(mode="after")
+    def _refuse_unknown_places(self) -> Self:
+        for path in map(PurePath, self.files):
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{path} leads out of the backup")
+            if path.parts[0] == DATABASE_FILES and path.parts[1].removesuffix(".db") not in self.databases:
+                raise ValueError(f"no database of {path} is listed")
+        return self
+
     @classmethod
     def of(cls, folder: Path) -> "Manifest":
         """Raises ConfigurationError for a folder that is no finished backup."""
@@ -89,7 +99,7 @@ def back_up(home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress:
     """
     _claim(folder, home)
     began_at = utc_now()
-    databases = {name: _dump(name, home, url, folder / "databases", progress) for name, url in urls.items()}
+    databases = {name: _dump(name, home, url, folder / DATABASE_FILES, progress) for name, url in urls.items()}
     plain = facts.model_copy(update={"server_url": None, "database_prefix": None})  # a backup holds no password
     plain.write(folder)
     paths = list(_kept(home))
@@ -139,6 +149,8 @@ def restore(
     SQLite's files where a server is configured or the other way round; then nothing was changed.
     """
     manifest = Manifest.of(folder)
+    if home.exists() and not home.is_dir():
+        raise ConfigurationError(f"RLHF_HOME {home} is a file. Name a folder.")
     for name, database in manifest.databases.items():
         url = urls.get(name)
         here = "sqlite" if url is None or dumping.is_sqlite(url) else "postgres"
@@ -156,7 +168,7 @@ def restore(
                 copying.empty(url)
             _make(name, url, database, make_tables)
             loaded = [table for table in database.tables if table.table not in copying.VERSIONS]
-            dumping.load_postgres(url, folder / "databases" / name, loaded, progress=progress)
+            dumping.load_postgres(url, folder / DATABASE_FILES / name, loaded, progress=progress)
     names = [Path(path) for path in manifest.files if path != HOME_FACTS]
     for done, path in enumerate(names):
         target = _place_of(path, home, manifest)
@@ -188,8 +200,10 @@ def put_facts(
 
 
 def _claim(folder: Path, home: Path) -> None:
-    if folder.resolve().is_relative_to(home.resolve() / "frames") or home.resolve().is_relative_to(folder.resolve()):
-        raise ConfigurationError(f"{folder} lies in {home} or around it. Name a folder of its own, best on another disk.")
+    within = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
+    if within or home.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its own, best on another disk.")
+    _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / UNFINISHED).exists():
             raise ConfigurationError(f"{folder} is not empty. Name a new folder: a backup never overwrites anything.")
@@ -198,6 +212,14 @@ def _claim(folder: Path, home: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         (folder / UNFINISHED).write_text("The backup in this folder is not complete.\n")
+
+
+def _refuse_linked_folders(home: Path) -> None:
+    """A link in place of `frames` or `mlflow/artifacts` is followed; one deeper would silently leave out what it leads to."""
+    for name in KEPT:
+        for path in (home / name).rglob("*"):
+            if path.is_symlink() and path.is_dir():
+                raise ConfigurationError(f"{path} links to another folder, which a backup does not follow. Move the folder itself there.")
 
 
 def _dump(name: str, home: Path, url: str | None, folder: Path, progress: Progress) -> BackedUpDatabase:
@@ -263,7 +285,7 @@ def _make(name: str, url: str, database: BackedUpDatabase, make_tables: MakeTabl
 
 def _place_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
     """Where a file of the backup belongs; None for what was loaded into Postgres already."""
-    if path.parts[0] != "databases":
+    if path.parts[0] != DATABASE_FILES:
         return home / path
     name = path.parts[1].removesuffix(".db")
     if manifest.databases[name].kind == "postgres":
