@@ -202,7 +202,9 @@ def put_facts(
 def _claim(folder: Path, home: Path) -> None:
     within = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
     if within or home.resolve().is_relative_to(folder.resolve()):
-        raise ConfigurationError(f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its own, best on another disk.")
+        raise ConfigurationError(
+            f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its own, best on another disk."
+        )
     _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / UNFINISHED).exists():

@@ -83,7 +83,7 @@ def test_manifest_with_a_foreign_path_is_refused(home: Path, tmp_path: Path, cha
     manifest = back_up(home, tmp_path / "backup")
     files = manifest.files | {changed: (0, hashlib.sha256(b"").hexdigest())}
     (tmp_path / "backup" / backups.MANIFEST).write_text(manifest.model_copy(update={"files": files}).model_dump_json())
-    with pytest.raises(ConfigurationError, match="manifest.json cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"manifest\.json cannot be read"):
         backups.restore(tmp_path / "backup", tmp_path / "restored", {}, {})
     assert not (tmp_path / "restored").exists()
 
