@@ -211,8 +211,12 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
 
 
 def read_only_uri(path: Path) -> str:
-    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only connection would leave an empty log there."""
-    return f"{path.absolute().as_uri()}?{'mode=ro' if path.with_name(f'{path.name}-wal').exists() else 'immutable=1'}"
+    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only connection would leave an empty log there.
+
+    SQLite keeps the log beside the file itself, not beside a link to it.
+    """
+    file = path.resolve()
+    return f"{file.as_uri()}?{'mode=ro' if file.with_name(f'{file.name}-wal').exists() else 'immutable=1'}"
 
 
 def _read_only_engine(path: Path, busy_timeout_s: float) -> Engine:

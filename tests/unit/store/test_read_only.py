@@ -17,7 +17,7 @@ def opened(path: Path) -> Store:
 
 def tree(folder: Path) -> dict[str, str]:
     """Hash of each file, but of the memory that processes share to read."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.suffix != ".db-shm"}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file() and p.suffix != ".db-shm"}
 
 
 def test_missing_store_is_named_and_not_made(tmp_path: Path) -> None:
@@ -35,8 +35,12 @@ def test_reading_leaves_nothing_beside_the_store(tmp_path: Path, migrated: Path)
     assert tree(tmp_path) == before
 
 
-def test_log_of_a_store_in_use_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_log_of_a_store_in_use_is_read(tmp_path: Path, is_link: bool) -> None:
     path = tmp_path / "store.db"
+    if is_link:
+        (tmp_path / "disk").mkdir()
+        path.symlink_to(tmp_path / "disk" / "store.db")
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("CREATE TABLE alembic_version (version_num TEXT)")
