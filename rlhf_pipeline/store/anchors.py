@@ -49,10 +49,13 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
 
 
 def drop_anchor(path: Path, audit: Audit, organization: str, project: str, now: datetime) -> Anchor | None:
-    """Add a line for the head of the chain, unless one of this day is there already; the line that was added."""
+    """Add a line for the head of the chain, unless the last one is of this day; the line that was added.
+
+    A last line of a later day was written by a clock that ran ahead: to wait for that day would leave the chain without anchors.
+    """
     seq, digest = audit.head()
     anchors = read_anchors(path, organization, project)
-    if seq == 0 or (anchors and anchors[-1].day >= now.date()):
+    if seq == 0 or (anchors and anchors[-1].day == now.date()):
         return None
     anchor = Anchor(organization=organization, project=project, seq=seq, hash=digest, at=now)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,16 @@ def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path)
     assert verify_with_anchors(store.audit, [first, second]) == 6
 
 
+def test_clock_that_ran_ahead_does_not_end_the_anchors(store, tmp_path):
+    path = tmp_path / "anchors.jsonl"
+    act(store)
+    ahead = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=3650))
+    act(store)
+    assert drop_anchor(path, store.audit, "org", "demo", NOON).seq == 6
+    assert drop_anchor(path, store.audit, "org", "demo", NOON) is None
+    assert [anchor.seq for anchor in read_anchors(path, "org", "demo")] == [ahead.seq, 6]
+
+
 def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
     act(store, 5)
     drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
