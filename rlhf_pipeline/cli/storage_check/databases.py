@@ -19,6 +19,10 @@ def open_store(settings: Settings) -> Store:
     version = migrations.current(store.database)
     if version is None:
         raise StoreError(f"The store {store.database.where} holds no tables, although this home was set up. {RESTORE}")
+    if version > migrations.HEAD:
+        raise StoreError(
+            f"The store {store.database.where} has version {version}, this code knows {migrations.HEAD}. A newer version of the package wrote it: install that one."
+        )
     if version != migrations.HEAD:
         raise StoreError(f"The store {store.database.where} has version {version}, this code needs {migrations.HEAD}. Run `rlhf init`.")
     return store

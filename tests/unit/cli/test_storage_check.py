@@ -213,6 +213,14 @@ def test_store_of_an_older_version_is_to_be_migrated(home: Path) -> None:
     assert "has version 0010, this code needs" in faults(home)
 
 
+def test_store_of_a_newer_version_needs_a_newer_package(home: Path) -> None:
+    with closing(sqlite3.connect(home / "store.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    said = faults(home)
+    assert "has version 9999" in said
+    assert "A newer version of the package wrote it: install that one." in said
+
+
 def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
     with closing(sqlite3.connect(home / "store.db")) as connection:
         connection.execute("DROP TRIGGER votes_refuse_update")
