@@ -18,6 +18,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.files import refusals_named, write_whole
+from rlhf_pipeline.homes import RESTORING
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record, utc_now
 from rlhf_pipeline.store import copying, dumping, migrations
@@ -161,6 +162,7 @@ def restore(
         raise ConfigurationError(f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with --replace.")
     verify(folder, manifest, progress=progress)
     _set_aside(home, but=folder)
+    write_whole(home / RESTORING, b"The restore into this folder is not complete.\n")
     for name, database in manifest.databases.items():
         url = urls.get(name)
         if database.kind == "postgres" and url is not None:
@@ -197,6 +199,7 @@ def put_facts(
         "config": config or facts.config,
     }
     facts.model_copy(update=lies).write(home)
+    (home / RESTORING).unlink(missing_ok=True)
 
 
 def _claim(folder: Path, home: Path) -> None:

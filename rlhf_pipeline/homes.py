@@ -10,6 +10,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import copying
 
 DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
+RESTORING = "RESTORING"  # a file that lies in a home from the first to the last step of a restore
 RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
 
 
@@ -21,6 +22,8 @@ def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bo
     """
     home = settings.home
     refuse_foreign(home)
+    if (home / RESTORING).exists():
+        raise ConfigurationError(f"A restore into {home} was interrupted, so parts of it are missing. {RESTORE}.")
     facts = HomeFacts.of(home)
     if facts is None:
         _refuse_lost_facts(settings, initialising=initialising)

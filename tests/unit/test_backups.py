@@ -95,6 +95,27 @@ def test_restore_into_a_file_is_refused(home: Path, tmp_path: Path) -> None:
         backups.restore(tmp_path / "backup", tmp_path / "file", {}, {})
 
 
+def test_interrupted_restore_is_refused_until_it_is_repeated(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    back_up(home, tmp_path / "backup")
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
+    copied = backups._copied
+
+    def copy_until_the_frames(source: Path, target: Path) -> None:
+        if target.suffix == ".parquet":
+            raise KeyboardInterrupt
+        copied(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backups, "_copied", copy_until_the_frames)
+        with pytest.raises(KeyboardInterrupt):
+            storage.restore(tmp_path / "backup")
+    assert (tmp_path / "restored" / "store.db").exists()
+    with pytest.raises(ConfigurationError, match=r"A restore into .* was interrupted.*restore FOLDER --replace"):
+        Workspace.here(initialising=True)
+    storage.restore(tmp_path / "backup", replace=True)
+    assert Workspace.here().files.days("votes") == [DAY]
+
+
 def vote() -> pd.DataFrame:
     values = {"text": "x", "json": "{}", "int": 1, "float": 0.5, "bool": True, "time": pd.Timestamp("2026-01-01", tz="UTC")}
     row = {name: column.values[0] if column.values else values[column.kind] for name, column in VOTES.columns.items()}
