@@ -15,10 +15,9 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts
+from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.files import refusals_named, write_whole
-from rlhf_pipeline.homes import RESTORING
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record, utc_now
 from rlhf_pipeline.store import copying, dumping, migrations

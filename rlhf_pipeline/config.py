@@ -22,6 +22,7 @@ from rlhf_pipeline.files import write_whole
 
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
+RESTORING = "RESTORING"  # a file that lies in a home from the first to the last step of a restore
 CONFIG = "rlhf.yaml"
 DRIVER = "postgresql+psycopg2"  # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
 # Options of libpq by which connections to an unreachable server end within seconds.

@@ -5,12 +5,11 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import copying
 
 DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
-RESTORING = "RESTORING"  # a file that lies in a home from the first to the last step of a restore
 RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -96,6 +97,7 @@ def test_restore_into_a_file_is_refused(home: Path, tmp_path: Path) -> None:
 
 
 def test_interrupted_restore_is_refused_until_it_is_repeated(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(home / "mlflow")
     back_up(home, tmp_path / "backup")
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
     copied = backups._copied
