@@ -17,8 +17,8 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import written_at
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import TriggerDecision
-from rlhf_pipeline.registry import KINDS, Registry, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.records import ModelVersion, TriggerDecision
+from rlhf_pipeline.registry import KINDS, Kind, Registry, StoredVersion, n_bytes_of, remove_files, stored_versions
 from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
 from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store
@@ -168,7 +168,13 @@ class Retention:
             for stored in removable_versions(versions, needed=needed, n_latest=self.settings.keep_model_versions):
                 version = stored.version
                 item = Item(kind="model files", name=version.label, n_bytes=n_bytes_of(self.registry, version))
-                yield Removal(item, partial(remove_files, self.registry, version, self.settings.cache, self.now))
+                yield Removal(item, partial(self._remove_version, kind, version, versions))
+
+    def _remove_version(self, kind: Kind, version: ModelVersion, versions: list[StoredVersion]) -> None:
+        """Asked again: deleting what comes before it may take minutes, in which somebody promotes it."""
+        needed = needed_versions(versions, self.store.promotions.history(self.registry.name(kind)), self._unfinished())
+        if version.label not in needed and not self.registry.aliases(kind).get(version.version):
+            remove_files(self.registry, version, self.settings.cache, self.now)
 
 
 def _dated(path: Path) -> DatedFile:

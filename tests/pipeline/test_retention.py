@@ -143,6 +143,18 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
 
 
+def test_version_that_is_promoted_meanwhile_keeps_its_files(full: Home) -> None:
+    def promote_first(done: int, total: int, note: str = "") -> None:
+        if done == 1:
+            full.registry.promote("policy", 1, reason="by hand", actor="test")
+
+    full.retention.retain(progress=promote_first)
+    champion = full.registry.get("policy", "champion")
+    assert champion is not None
+    assert champion.version == 1
+    assert (full.registry.folder(champion, full.settings.home) / "weights").read_text() == "1"
+
+
 def test_dry_run_deletes_nothing_and_lists_what_the_run_deletes(full: Home) -> None:
     before = files(full.settings.home)
     listed = full.retention.retain(dry_run=True)
