@@ -77,8 +77,15 @@ class FileHashes:
             self._database.insert(connection, files, [{**row, "state": "pending"} for row in rows])
 
     def _settle(self, rows: Sequence[dict[str, str]], began_at: datetime) -> None:
-        """Drops what was there before, but not the hash that another writer of the file has pending."""
-        is_past = or_(and_(files.c.state == "written", files.c.written_at <= began_at), files.c.written_at < began_at - LONGEST_WRITE)
+        """Drops what was there before, but not the hash that another writer of the file has pending.
+
+        A hash of the far future was written by a clock that ran ahead: it is past, else the content of then would be accepted for good.
+        """
+        is_past = or_(
+            and_(files.c.state == "written", files.c.written_at <= began_at),
+            files.c.written_at < began_at - LONGEST_WRITE,
+            files.c.written_at > began_at + LONGEST_WRITE,
+        )
         of_path = and_(self._database.mine(files), files.c.path == bindparam("a_path"))
         with self._database.writing() as connection:
             connection.execute(files.delete().where(of_path, files.c.sha256 != bindparam("a_sha256"), is_past), rows)

@@ -72,6 +72,14 @@ def test_hash_of_a_writer_killed_long_ago_is_dropped(hashes: Store) -> None:
     assert (is_accepted(hashes, b"killed"), is_accepted(hashes, b"new")) == (False, True)
 
 
+def test_content_written_while_the_clock_ran_ahead_is_dropped(hashes: Store) -> None:
+    hashes.database.clock.time += timedelta(days=3650)  # type: ignore[attr-defined]
+    write(hashes, b"ahead")
+    hashes.database.clock.time -= timedelta(days=3650)  # type: ignore[attr-defined]
+    write(hashes, b"new")
+    assert (is_accepted(hashes, b"ahead"), is_accepted(hashes, b"new")) == (False, True)
+
+
 def test_two_writers_of_one_file_raise_no_false_alarm(hashes: Store) -> None:
     write(hashes, b"old")
     with hashes.file_hashes.replacing({PATH: b"first"}):
