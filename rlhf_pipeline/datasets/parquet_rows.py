@@ -54,6 +54,11 @@ class ParquetFile:
             raise DatasetError(
                 f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). Copy or write it again, then repeat the import."
             ) from cause
+        except (OverflowError, LookupError) as cause:
+            raise DatasetError(
+                f"{self._path} holds a date or time zone that cannot be read, after row {self._n_read:,} of {self.size:,} ({cause}). "
+                "Write that column as text, then repeat the import."
+            ) from cause
 
 
 def _microseconds(batch: Any) -> Any:

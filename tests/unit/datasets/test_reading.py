@@ -85,6 +85,17 @@ def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
         open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([2**30], pa.date32()), pa.array([2**62], pa.timestamp("us")), pa.array([1], pa.timestamp("us", "Mars/Olympus"))],
+    ids=["date", "moment", "zone"],
+)
+def test_date_beyond_the_calendar_in_a_parquet_file_is_named(tmp_path, column):
+    pq.write_table(pa.table({"voted_at": column}), tmp_path / "f.parquet")
+    with pytest.raises(DatasetError, match=r"f\.parquet holds a date or time zone that cannot be read, after row 0 of 1"):
+        list(open_rows(tmp_path / "f.parquet"))
+
+
 def test_damaged_footer_of_a_parquet_file_is_named(tmp_path):
     pq.write_table(pa.table({"a": ["x"] * 10}), tmp_path / "f.parquet")
     whole = (tmp_path / "f.parquet").read_bytes()
