@@ -7,7 +7,7 @@ from pathlib import Path
 from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -37,7 +37,7 @@ class Workspace:
         s = self.settings
         store = Store.open(s.store_url, organization=s.organization, project=s.project)
         facts = HomeFacts.of(s.home)
-        if s.database_url is None and facts is None and store.database.path is not None and store.database.path.exists():
+        if s.database_url is None and store.database.path is not None and store.database.path.exists():
             refuse_another_projects_rows(store, s)
         if s.server_url is not None and s.database_url is None:
             databases = ServerDatabases(
@@ -67,13 +67,18 @@ class Workspace:
 
 
 def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
-    """For a home without `project.json`, whose rows say whose it is. Raises ConfigurationError, with the store closed."""
+    """For a home's own file: its rows tell whose it is. Raises ConfigurationError, with the store closed."""
     mine = (settings.organization, settings.project)
     known = store.projects()
     if not known or mine in known:
         return
     store.close()
     organization, project = known[0]
+    if HomeFacts.of(settings.home) is not None:
+        raise ConfigurationError(
+            f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} names {mine[0]}/{mine[1]}: it or store.db is "
+            "another home's. Put back the right one from a backup."
+        )
     raise ConfigurationError(
         f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
         f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another RLHF_HOME."

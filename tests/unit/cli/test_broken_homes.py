@@ -111,6 +111,14 @@ def test_init_finds_the_first_imported_day_in_the_store(tmp_path: Path) -> None:
     assert facts.start_day == date(2026, 1, 2)
 
 
+def test_facts_of_another_home_are_refused(rlhf: Rlhf, home: Path, tmp_path: Path) -> None:
+    """As when parts of two homes are put together: the project would look empty."""
+    prepare(Workspace(Settings(home=tmp_path / "other", project="other")))
+    shutil.copy(tmp_path / "other" / HOME_FACTS, home)
+    with pytest.raises(ConfigurationError, match=r"holds the rows of default/demo, but its project\.json names default/other"):
+        rlhf("export", "votes", home=home)
+
+
 def test_whole_home_passes(rlhf: Rlhf, home: Path) -> None:
     assert rlhf("users", "list", home=home).exit_code == 0
     assert rlhf("init", home=home).exit_code == 0
