@@ -1,7 +1,7 @@
 """One annotator's standing judgements: on what there is one, and counts of them for figures. Knows votes; knows no meaning of figures."""
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, func, literal, select
@@ -51,9 +51,10 @@ class Judgements:
         self._database = database
 
     def before(self, annotator_id: str, day: date, *, n_paces: int) -> Judged:
-        """Everything, as of now. `paces`: seconds of the newest `n_paces` of the days before, the newest first."""
+        """Everything, as of now; repeats and known answers as of the day's first moment, whatever was dated back or changed since: a figure
+        that moved with a vote would reveal the kind of its card. `paces`: seconds of the newest `n_paces` of the days before, newest first."""
         stands, today = standing(self._database, votes, annotator_id), day.isoformat()
-        past = and_(stands, votes.c.day < today)
+        past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
         with self._database.reading() as connection:
             seq = connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0
             by_day = connection.execute(select(votes.c.day, func.count()).where(past).group_by(votes.c.day)).all()
@@ -62,13 +63,13 @@ class Judgements:
             skipped = select(votes.c.vote_id).where(
                 self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.choice == Choice.SKIP.value, votes.c.day >= today
             )
-            n_again, n_same = self._repeats(connection, annotator_id, today)
+            n_again, n_same = self._repeats(connection, annotator_id, midnight)
             return Judged(
                 seq=seq,
                 by_day={date.fromisoformat(row[0]): row[1] for row in by_day},
                 n_again=n_again,
                 n_same=n_same,
-                known=self._known(connection, past),
+                known=self._known(connection, annotator_id, midnight),
                 paces=list(connection.execute(newest).scalars()),
                 today={row.vote_id: row.duration_s for row in connection.execute(of_today)},
                 skips=frozenset(connection.execute(skipped).scalars()),
@@ -81,30 +82,38 @@ class Judgements:
         with self._database.reading() as connection:
             return [CastVote(*row) for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))]
 
-    def _repeats(self, connection: Connection, annotator_id: str, today: str) -> tuple[int, int]:
+    def _repeats(self, connection: Connection, annotator_id: str, at: datetime) -> tuple[int, int]:
         """Second looks, and those that said the same as the first."""
         first, again = votes.alias("first"), votes.alias("again")
-        of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id, first.c.day < today
-        both = and_(standing(self._database, first, annotator_id), *of_first)
+        of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
+        both = and_(standing(self._database, first, annotator_id, at=at), *of_first)
         wanted = (
             select(first.c.choice == again.c.choice, func.count())
             .select_from(again)
             .join(first, both)
-            .where(standing(self._database, again, annotator_id), again.c.pass_no == 2, again.c.day < today)
+            .where(standing(self._database, again, annotator_id, at=at), again.c.pass_no == 2)
             .group_by(first.c.choice == again.c.choice)
         )
         found = {bool(row[0]): int(row[1]) for row in connection.execute(wanted)}
         return sum(found.values()), found.get(True, 0)
 
-    def _known(self, connection: Connection, past: ColumnElement[bool]) -> list[Known]:
+    def _known(self, connection: Connection, annotator_id: str, at: datetime) -> list[Known]:
+        stood = standing(self._database, votes, annotator_id, at=at)
         same = and_(self._database.mine(comparisons), comparisons.c.comparison_id == votes.c.comparison_id, comparisons.c.gold.is_not(None))
         each = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
-        wanted = select(*each, func.count()).select_from(votes).join(comparisons, same).where(past, votes.c.pass_no == 1).group_by(*each)
+        wanted = select(*each, func.count()).select_from(votes).join(comparisons, same).where(stood, votes.c.pass_no == 1).group_by(*each)
         return [Known(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
 
 
-def standing(database: Database, vote: Any, annotator_id: str) -> ColumnElement[bool]:
-    """The condition that a vote is the annotator's judgement: not taken back, no skip."""
+def standing(database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None) -> ColumnElement[bool]:
+    """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`, as the votes received before then said."""
     later = votes.alias("later")
-    replaced = select(literal(1)).select_from(later).where(database.mine(later), later.c.supersedes == vote.c.vote_id)
-    return and_(database.mine(vote), vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value, ~replaced.exists())
+    replaced = (
+        select(literal(1)).select_from(later).where(database.mine(later), later.c.supersedes == vote.c.vote_id, *_received(later, at))
+    )
+    own = database.mine(vote), vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value
+    return and_(*own, *_received(vote, at), ~replaced.exists())
+
+
+def _received(vote: Any, before: datetime | None) -> tuple[ColumnElement[bool], ...]:
+    return () if before is None else (vote.c.received_at < before,)

@@ -298,7 +298,7 @@ class Confidence(BaseModel):
 
 
 class Statistics(BaseModel):
-    """Of oneself. Hidden cards are counted up to yesterday: today's would tell which they were."""
+    """Of oneself. Hidden cards are counted as their votes stood at 00:00 UTC: a later vote would reveal its card."""
 
     votes_today: int
     votes_total: int

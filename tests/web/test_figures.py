@@ -102,6 +102,22 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
     assert [(one.stated, one.n) for one in said.confidence] == [(1.0, 1)]
 
 
+def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock):
+    """Else an annotator who dates votes back, or changes yesterday's, sees which card the figures follow."""
+    figures = Figures(store)
+    mine = [(one, vote(store, one, stated_confidence=1.0)) for one in ("c0000", "d0000", "d0000", "c0001")]
+    clock.moment += timedelta(days=1)
+    before = figures.of("ann")
+    assert (before.gold.n, before.repeats.n) == (2, 1)
+    for one in ("c0002", "d0000", "d0001", "d0001"):
+        vote(store, one, "b", voted_at=clock.moment - timedelta(days=1), stated_confidence=1.0)
+    for one, vote_id in mine:
+        vote(store, one, "b", supersedes=vote_id)
+    for after in (figures.of("ann"), Figures(store).of("ann")):
+        assert (after.gold, after.repeats, after.confidence) == (before.gold, before.repeats, before.confidence)
+        assert after.votes_total == 8
+
+
 def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: Clock):
     """Votes, skips, votes taken back, changed, sent late, over some days: asked after each."""
     figures, rng, mine = Figures(store), random.Random(7), []
