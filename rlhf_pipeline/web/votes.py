@@ -192,8 +192,9 @@ def _check_times(site: Site, principal: Principal, sent: VoteFields, voted_at: d
 def _check_undo(site: Site, principal: Principal, vote_id: str, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
     """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The sender's clock counts for an hour after
     the vote arrived, and forwards only: else whoever sends the old time could change a vote for ever."""
-    old = site.store.votes.get(vote_id)
-    if old.annotator_id != principal.user_id:
+    old = site.store.votes.with_ids([vote_id]).get(vote_id)
+    # The same words for both: a vote's id follows from its choice, so somebody could try which of two ids exists.
+    if old is None or old.annotator_id != principal.user_id:
         raise Problem(404, f"There is no vote {vote_id!r} of yours.", kind="not_found", errors=[("body.supersedes", "is not yours")])
     if old.details is not None and "undone" in old.details.flags:
         return  # a card whose vote was taken back is judged anew with as much time as any

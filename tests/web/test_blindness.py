@@ -154,6 +154,52 @@ def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, 
     assert {address: one[address][0] for address in REFUSED} == dict.fromkeys(REFUSED, 403)
 
 
+@pytest.mark.parametrize("who", BLIND)
+def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, who: str):
+    made = base(tmp_path / "home", migrated, *BLIND[who])
+    worlds = [made.world(plan) for plan in plans(Random(f"changes, {who}"), made.user_id, extra=0)]
+    hidden = [set(store.votes.cast_on(UNJUDGED)["vote_id"]) for _, store in worlds]
+    asked = changes(sorted(hidden[0] ^ hidden[1])[:10])
+    one, other = (
+        asyncio.run(answers_to(create_app(settings, store, cache_times=UNCACHED), made.secret, asked)) for settings, store in worlds
+    )
+    for _, store in worlds:
+        store.close()
+    assert 201 in [status for status, _, _ in one]
+    for request, first, second in zip(asked, one, other, strict=True):
+        assert first == second, request
+
+
+def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Votes that supersede others' hidden ones, which one of two worlds does not have, and every other change but a lease."""
+    on = [{"assignment_id": "card1"}, {"comparison_id": UNJUDGED[-1]}]
+    votes = [{**one, "choice": "a", "supersedes": vote_id} for one in on for vote_id in vote_ids]
+    return [
+        *(("votes", vote) for vote in votes),
+        ("votes:batch", {"votes": [{**vote, "idempotency_key": f"batch/{i}"} for i, vote in enumerate(votes[:50])]}),
+        ("comparisons:offer", {"ids": UNJUDGED, "overlap": 3}),
+        ("comparisons:offer", {"ids": UNJUDGED, "annotator_id": ANN}),
+        ("comparisons:offer", {"all_unvoted": True}),
+        ("comparisons:offer", {"day": DAY}),
+        ("comparisons:withdraw", {"ids": UNJUDGED}),
+        ("predictions", {"prompt": "p", "completion_a": "a", "completion_b": "b"}),
+        ("audit:verify", {}),
+        ("assignments:extend", {}),
+        ("assignments/card2:release", {}),
+        ("votes", {"assignment_id": "card1", "choice": "skip"}),
+        ("votes", {"assignment_id": "card2", "choice": "a"}),
+    ]
+
+
+async def answers_to(app: FastAPI, secret: str, asked: list[tuple[str, dict[str, Any]]]) -> list[tuple[int, list[tuple[str, str]], str]]:
+    found = []
+    async with client_of(app, secret) as client:
+        for n, (path, body) in enumerate(asked):
+            answer = await client.post(f"/api/v1/{path}", json=body, headers={"Idempotency-Key": f"change {n}"})
+            found.append((answer.status_code, sorted(answer.headers.items()), answer.text))
+    return found
+
+
 def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "LOOK_S", 0.001)
     monkeypatch.setattr(progress, "STILL_HERE_S", 0.01)
