@@ -45,13 +45,17 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _without_nul(text: str) -> str:
+def _storable(text: str) -> str:
     if "\x00" in text:
         raise ValueError("must hold no NUL character: Postgres keeps none")
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise ValueError(f"must hold no half of a character (a lone surrogate): remove the one after {cause.start:,} others") from cause
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_nul)]  # that both databases can keep; said by somebody outside
+Text = Annotated[str, AfterValidator(_storable)]  # that both databases can keep; said by somebody outside
 
 
 class Record(BaseModel):

@@ -121,6 +121,28 @@ BODIES = {
 }
 
 
+TEXTS: dict[str, dict[str, object]] = {
+    "/votes": {"comparison_id": "c0000", "choice": "a", "reason": "half"},
+    "/comparisons:offer": {"ids": ["half"]},
+    "/feedback": {"kind": "detailed", "text": "half", "completion": "x"},
+    "/guidelines": {"text": "half"},
+    "/users": {"email": "ann@example.org", "name": "half"},
+    "/auth/login": {"email": "ann@example.org", "password": "half"},
+    "/predictions": {"prompt": "half", "completion_a": "x", "completion_b": "y"},
+}
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_half_a_character_is_refused_by_name(web: Web, path: str):
+    web.publish(1)
+    body = json.dumps(TEXTS[path]).replace("half", "\\ud800")
+    answer = web.client("admin").post(
+        path, content=body, headers={"Content-Type": "application/json", "If-Match": '"0"', "Idempotency-Key": "k"}
+    )
+    assert answer.status_code == 422
+    assert "half of a character" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize("path", ["/votes", "/votes:batch", "/feedback", "/comparisons:offer", "/users", "/auth/login"])
 def test_a_body_that_is_none_is_refused_and_soon(web: Web, path: str, body: bytes):
