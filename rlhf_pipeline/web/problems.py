@@ -21,6 +21,7 @@ MEDIA_TYPE = "application/problem+json"
 API = "/api/"
 RETRY_SOON = {"Retry-After": "1"}
 LOG_IN = {"WWW-Authenticate": "Bearer"}
+UNAVAILABLE = "The database does not answer as it should, and the server's log says why. Send the request again in a moment."
 
 # The first that fits. What is not here is a bug: 500.
 STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
@@ -89,7 +90,8 @@ def problem_of(error: Exception) -> Problem:
     for kind, status in STATUS_OF:
         if isinstance(error, kind):
             headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else LOG_IN if status == 401 else None
-            return Problem(status, str(error), kind=_words(type(error).__name__), headers=headers)
+            detail = UNAVAILABLE if status == 503 else str(error)  # the cause names paths, hosts and users of the server
+            return Problem(status, detail, kind=_words(type(error).__name__), headers=headers)
     return Problem(500, "The server failed to answer. It is a bug, and the log says where; nothing of this request was kept.", kind="bug")
 
 

@@ -390,11 +390,13 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
-def test_a_database_that_does_not_answer_is_told_as_such(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_a_database_that_does_not_answer_is_told_as_such(web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     client = web.client("annotator")
     assert web.anonymous().get("/readyz").status_code == 200
-    monkeypatch.setattr(web.store.votes, "max_seq", lambda: (_ for _ in ()).throw(StoreError("The store: gone. Bring it back.")))
+    monkeypatch.setattr(web.store.votes, "max_seq", lambda: (_ for _ in ()).throw(StoreError("The store /home/ann/store.db: gone.")))
     answer = web.anonymous().get("/readyz")
+    assert "/home/ann" not in answer.text  # the log alone names it
+    assert "/home/ann/store.db: gone" in caplog.text
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert web.anonymous().get("/healthz").status_code == 200
     assert client.get("/me").status_code == 200
