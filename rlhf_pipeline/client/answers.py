@@ -138,7 +138,7 @@ class CastVote(Answer):
 class Comparison(Answer):
     comparison_id: str
     day: date
-    prompt_id: str
+    prompt_id: str | None = None
     prompt: str
     completion_a: str
     completion_b: str

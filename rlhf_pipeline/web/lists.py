@@ -150,16 +150,30 @@ OWN_AS_CAST = (
 
 
 def comparisons(site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int) -> Page[ComparisonOut]:
-    """Newest day first; of one category without those whose category the reader may not know yet, of which `next` tells nothing either."""
-    place: Any = place_of(cursor, str, int, str)
+    """Newest day first; of one category without those whose category the reader may not know yet, of which `next` tells nothing either.
+
+    A cursor is the last one's id: a correction has the place of another comparison, so places would reveal it.
+    """
+    place = _place_of(site, cursor)
     judged_by = None if category is None else blind_reader(principal)
     found = site.store.comparisons.page(before=place, category=category, judged_by=judged_by, limit=limit)
     rows = plain_rows(found)
-    following = cursor_of(*(rows[-1][name] for name in ("day", "position", "comparison_id"))) if len(rows) == limit else None
+    following = cursor_of(rows[-1]["comparison_id"]) if len(rows) == limit else None
     if category is not None:
         hidden = unjudged(site, principal, [row["comparison_id"] for row in rows])
         rows = [row for row in rows if row["comparison_id"] not in hidden]
     return Page(items=_comparisons_out(site, principal, rows), next=following)
+
+
+def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
+    """Of the comparison that a cursor names, in the order of the list. Raises Problem 422."""
+    place = place_of(cursor, str)
+    if place is None:
+        return None
+    rows = plain_rows(site.store.comparisons.with_ids(place))
+    if not rows:
+        raise no_cursor()
+    return rows[0]["day"], rows[0]["position"], rows[0]["comparison_id"]
 
 
 def comparison(site: Site, principal: Principal, comparison_id: str) -> ComparisonOut:
@@ -176,8 +190,8 @@ def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]
     hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
     if blind_reader(principal) is not None:
         hidden |= dict.fromkeys(SLOTS)
-    # Either would tell which of them is a correction, and so which text its author preferred.
-    unsorted, untold = unjudged(site, principal, ids), {"source": None, "category": None}
+    # Each would tell which of them is a correction, and so which text its author preferred.
+    unsorted, untold = unjudged(site, principal, ids), {"source": None, "category": None, "prompt_id": None}
     found = []
     for row in rows:
         n_slots, n_done = slots.get(row["comparison_id"], (0, 0))

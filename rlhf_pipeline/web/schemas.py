@@ -315,7 +315,7 @@ class Statistics(BaseModel):
 class ComparisonOut(BaseModel):
     comparison_id: str
     day: date
-    prompt_id: str
+    prompt_id: str | None = Field(description="as `source`: a correction has one of its own")
     prompt: str
     completion_a: str
     completion_b: str

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web.paging import place_of
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -188,13 +189,17 @@ def test_nothing_of_a_comparison_tells_that_it_is_a_correction_before_it_is_judg
     def sorted_as(client: httpx.Client, comparison_id: str) -> tuple:
         one = client.get(f"/comparisons/{comparison_id}").json()
         assert one in client.get("/comparisons").json()["items"]
-        return one["source"], one["category"]
+        return one["source"], one["category"], one["prompt_id"]
 
-    assert sorted_as(curator, made) == sorted_as(curator, other) == (None, None)
+    assert sorted_as(curator, made) == sorted_as(curator, other) == (None, None, None)
+    first = curator.get("/comparisons", params={"limit": 1}).json()
+    # A correction's place is drawn: it may be that of another comparison, where no two others share one.
+    assert place_of(first["next"], str) == (first["items"][0]["comparison_id"],)
     for comparison_id in (made, other):
         cast(curator, comparison_id)
     for reader in (curator, web.client("engineer"), web.client("admin")):
-        assert (sorted_as(reader, made), sorted_as(reader, other)) == (("correction", "correction"), ("a file", "factual"))
+        assert sorted_as(reader, made)[:2] == ("correction", "correction")
+        assert sorted_as(reader, other) == ("a file", "factual", "pc0")
 
 
 def test_a_correction_is_offered_by_its_id_alone(web: Web):
