@@ -171,7 +171,8 @@ def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrate
 
 
 def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Votes that supersede others' hidden ones, which one of two worlds does not have, and every other change but a lease."""
+    """(API route or page, body): votes that supersede others' hidden ones, which one of two worlds does not have, and every other change
+    but a lease."""
     on = [{"assignment_id": "card1"}, {"comparison_id": UNJUDGED[-1]}]
     votes = [{**one, "choice": "a", "supersedes": vote_id} for one in on for vote_id in vote_ids]
     return [
@@ -184,6 +185,12 @@ def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
         ("comparisons:withdraw", {"ids": UNJUDGED}),
         ("predictions", {"prompt": "p", "completion_a": "a", "completion_b": "b"}),
         ("audit:verify", {}),
+        ("feedback", {"kind": "thumbs", "value": 1, "completion": "text A of k1", "session_id": "s"}),
+        ("/comparisons/offer", {"which": "ids", "ids": "\n".join(UNJUDGED), "overlap": "4"}),
+        ("/comparisons/offer", {"which": "unvoted", "annotator_id": ANN}),
+        ("/comparisons/withdraw", {"ids": "\n".join(UNJUDGED)}),
+        ("/rules", {"version": "1"}),
+        ("/guidelines", {"version": "1", "text": "Be fair."}),
         ("assignments:extend", {}),
         ("assignments/card2:release", {}),
         ("votes", {"assignment_id": "card1", "choice": "skip"}),
@@ -195,7 +202,8 @@ async def answers_to(app: FastAPI, secret: str, asked: list[tuple[str, dict[str,
     found = []
     async with client_of(app, secret) as client:
         for n, (path, body) in enumerate(asked):
-            answer = await client.post(f"/api/v1/{path}", json=body, headers={"Idempotency-Key": f"change {n}"})
+            sent = {"data": body} if path.startswith("/") else {"json": body, "headers": {"Idempotency-Key": f"change {n}"}}
+            answer = await client.post(path if path.startswith("/") else f"/api/v1/{path}", **sent)
             found.append((answer.status_code, sorted(answer.headers.items()), answer.text))
     return found
 
