@@ -216,7 +216,7 @@ class _Booth:
             raise self._refused(vote, "there is no such vote", "Correct the id.")
         if stranger["annotator_id"] != vote.annotator_id:
             raise self._refused(vote, "somebody else cast it", "Annotators supersede their own votes only.")
-        raise self._refused(vote, f"it judges comparison {stranger['comparison_id']}", "Vote on the same comparison.")
+        raise self._refused(vote, "it is on another comparison", "Vote on the same comparison.")  # of which annotators know no id
 
     def _refused(self, vote: NewVote, why: str, cure: str) -> InvalidVote:
         return InvalidVote(f"Vote {vote.idempotency_key!r} cannot supersede vote {vote.supersedes!r}: {why}. {cure}")

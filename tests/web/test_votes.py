@@ -321,6 +321,17 @@ def test_nobody_undoes_another_persons_vote(web: Web):
     assert vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code == 404
 
 
+@on_sqlite
+def test_a_refused_undo_names_no_comparison(web: Web):
+    """Annotators know cards: an id would tell them which cards are on one comparison."""
+    ids = web.publish(2)
+    ann = web.client("annotator")
+    first, second = (card["assignment_id"] for card in lease(ann, 2))
+    refused = vote(ann, second, supersedes=vote(ann, first).json()["vote_id"])
+    assert (refused.status_code, "on another comparison" in refused.json()["detail"]) == (422, True)
+    assert not any(comparison_id in refused.text for comparison_id in ids)
+
+
 def test_a_skip_leaves_the_comparison_to_others(web: Web):
     web.publish(1)
     one, other = web.client("annotator"), web.client("annotator")

@@ -129,7 +129,7 @@ def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store,
     for vote, why in (
         (make_vote(supersedes="nothing", idempotency_key="k2"), "no such vote"),
         (make_vote(annotator_id="bob", supersedes=mine.vote_id), "somebody else"),
-        (make_vote("c1", supersedes=mine.vote_id), "judges comparison c0"),
+        (make_vote("c1", supersedes=mine.vote_id), "it is on another comparison"),
     ):
         with pytest.raises(InvalidVote, match=why):
             store.votes.cast(vote)
