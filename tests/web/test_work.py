@@ -321,6 +321,8 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
         {"kind": "detailed", "text": "nice\x00", "completion": "x"},
         {"kind": "detailed", "text": "nice", "completion": "x", "given_at": "2026-01-02T12:00:00"},
         {**sent, "given_at": "1999-01-01T00:00:00Z"},
+        {**sent, "given_at": "0001-01-01T00:00:00+14:00"},  # neither has a time in UTC
+        {**sent, "given_at": "9999-12-31T23:59:59-14:00"},
     ):
         assert robot.post("/feedback", json=wrong).status_code == 422, wrong
 

@@ -1,6 +1,6 @@
 """Thumbs, ratings, corrections and words from where a model is used. Knows sessions; knows no card."""
 
-from datetime import UTC
+from datetime import UTC, datetime, time
 from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query
@@ -63,6 +63,7 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
     """A correction's vote is filed under its day, which must be one of the project's."""
     if sent.given_at is None:
         return
-    if not site.settings.start_day <= sent.given_at.astimezone(UTC).date() or sent.given_at > site.store.database.clock.now():
+    # Compared as moments: one at either end of the calendar may have no date in UTC.
+    if not datetime.combine(site.settings.start_day, time(), UTC) <= sent.given_at <= site.store.database.clock.now():
         said = f"is {sent.given_at}: it must lie between the project's first day, {site.settings.start_day}, and now"
         raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])
