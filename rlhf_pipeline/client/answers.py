@@ -86,7 +86,7 @@ class VoteReceipt(Answer):
     voted_at: datetime
     received_at: datetime
     supersedes: str | None
-    extra: bool
+    extra: bool | None
 
 
 class ProblemField(Answer):

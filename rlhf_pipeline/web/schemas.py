@@ -218,7 +218,10 @@ class VoteReceipt(BaseModel):
     voted_at: datetime
     received_at: datetime
     supersedes: str | None
-    extra: bool = Field(description="the lease had ended and the card was somebody else's by then: kept as one judgement more")
+    extra: bool | None = Field(
+        description="the lease had ended and the card was somebody else's by then: kept as one judgement more; null for users who judge "
+        "blind, to whom it would reveal hidden cards"
+    )
 
 
 class BatchResult(BaseModel):

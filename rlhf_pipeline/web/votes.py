@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.cards import Card
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem, problem_of
@@ -30,7 +31,7 @@ def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteRe
         vote = site.store.votes.cast(new)
     except IdempotencyConflict:
         vote = site.store.votes.cast(_as_first_sent(site, sent, new))
-    return _receipt(site, sent, card, vote)
+    return _receipt(site, principal, sent, card, vote)
 
 
 def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
@@ -52,7 +53,7 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
             vote = site.store.votes.cast(_as_first_sent(site, fields, new)) if isinstance(answer, IdempotencyConflict) else answer
             if isinstance(vote, PipelineError):
                 raise vote
-            results[i] = BatchResult(status=201, vote=_receipt(site, fields, card, vote))
+            results[i] = BatchResult(status=201, vote=_receipt(site, principal, fields, card, vote))
         except PipelineError as error:
             results[i] = _refused(error)
     return [result for result in results if result is not None]
@@ -234,7 +235,7 @@ def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     return new.model_copy(update=filled)
 
 
-def _receipt(site: Site, sent: VoteFields, card: Card | None, vote: Vote) -> VoteReceipt:
+def _receipt(site: Site, principal: Principal, sent: VoteFields, card: Card | None, vote: Vote) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
         assignment_id=vote.assignment_id,
@@ -244,7 +245,8 @@ def _receipt(site: Site, sent: VoteFields, card: Card | None, vote: Vote) -> Vot
         voted_at=vote.voted_at or vote.received_at,
         received_at=vote.received_at,
         supersedes=vote.supersedes,
-        extra=_is_extra(site, card, vote),
+        # Only work that is asked for can be somebody else's by then: an annotator could tell a hidden card, take the vote back and vote anew.
+        extra=_is_extra(site, card, vote) if blind_reader(principal) is None else None,
     )
 
 

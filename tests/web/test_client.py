@@ -72,7 +72,7 @@ def test_cards_are_leased_voted_on_changed_and_given_back(annotator: Client, adm
     assert annotator.extend() >= 3
     first, second, third = lease.cards
     receipt = annotator.vote("a", assignment_id=first.assignment_id, strength=3, reason="ok — ü", stated_confidence=0.8, duration_s=4.5)
-    assert (receipt.choice, receipt.strength, receipt.extra, receipt.comparison_id) == (Choice.A, 3, False, None)
+    assert (receipt.choice, receipt.strength, receipt.extra, receipt.comparison_id) == (Choice.A, 3, None, None)
     changed = annotator.vote(Choice.B, assignment_id=first.assignment_id, strength=1, supersedes=receipt.vote_id)
     assert changed.supersedes == receipt.vote_id
     marks = [{"side": "a", "start": 0, "end": 4, "sign": "+"}]

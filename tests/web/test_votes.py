@@ -153,7 +153,7 @@ def test_somebody_elses_card_is_not_found(web: Web):
 
 def test_a_vote_after_the_lease_is_kept(web: Web):
     web.publish(1)
-    ann = web.client("annotator")
+    ann = web.client("admin")
     (card,) = lease(ann)
     web.clock.shift = timedelta(minutes=30)
     answer = vote(ann, card["assignment_id"])
@@ -163,7 +163,7 @@ def test_a_vote_after_the_lease_is_kept(web: Web):
 
 def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: Web):
     web.publish(1)
-    late, other = web.client("annotator"), web.client("annotator")
+    late, other = web.client("admin"), web.client("admin")
     (card,) = lease(late)
     web.clock.shift = timedelta(minutes=30)
     (again,) = lease(other)
@@ -238,7 +238,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
 def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: Web):
     """Another device knows nothing of the vote that was taken back."""
     web.publish(1, gold="a")
-    ann = web.client("annotator")
+    ann = web.client("admin")
     (card,) = lease(ann)
     first = vote(ann, card["assignment_id"]).json()
     undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"]).json()
@@ -257,7 +257,7 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
 
 def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
     web.publish(1)
-    ann, bob = web.client("annotator"), web.client("annotator")
+    ann, bob = web.client("admin"), web.client("admin")
     (card,) = lease(ann)
     skipped = vote(ann, card["assignment_id"], "skip").json()
     undone = vote(ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]).json()
@@ -269,7 +269,7 @@ def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
 
 def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(web: Web):
     web.publish(1)
-    ann, bob = web.client("annotator"), web.client("annotator")
+    ann, bob = web.client("admin"), web.client("admin")
     (card,) = lease(ann)
     skipped = vote(ann, card["assignment_id"], "skip").json()
     (theirs,) = lease(bob)
@@ -284,7 +284,7 @@ def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(w
 @pytest.mark.parametrize("then", ["given back", "ran out"])
 def test_a_late_vote_on_a_card_that_is_free_again_is_none_more(web: Web, then: str):
     web.publish(1)
-    late, other = web.client("annotator"), web.client("annotator")
+    late, other = web.client("admin"), web.client("admin")
     (card,) = lease(late)
     web.clock.shift = timedelta(minutes=30)
     (again,) = lease(other)
@@ -295,7 +295,7 @@ def test_a_late_vote_on_a_card_that_is_free_again_is_none_more(web: Web, then: s
     answer = vote(late, card["assignment_id"])
     assert (answer.status_code, answer.json()["extra"]) == (201, False)
     assert web.store.assignments.work_left().n_done == 1
-    assert lease(web.client("annotator")) == []
+    assert lease(web.client("admin")) == []
     answer = vote(other, again["assignment_id"])
     assert (answer.status_code, answer.json()["extra"]) == (201, True)
 
@@ -319,6 +319,21 @@ def test_nobody_undoes_another_persons_vote(web: Web):
     one, other = web.client("annotator"), web.client("annotator")
     first = vote(one, lease(one)[0]["assignment_id"]).json()
     assert vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code == 404
+
+
+@on_sqlite
+def test_a_late_vote_reveals_no_hidden_card(web: Web):
+    """Others judge what is asked for and never a hidden card: who could tell would take the vote back and vote again."""
+    web.rule(gold_share=0.5, repeat_share=0)
+    web.publish(3)
+    web.publish(3, prefix="g", offer=False, gold="a")
+    late, other = web.client("annotator"), web.client("annotator")
+    cards = [card["assignment_id"] for card in lease(late, 4)]
+    web.clock.shift = timedelta(hours=1)
+    for card in lease(other, 6):
+        vote(other, card["assignment_id"])
+    assert len({web.store.assignments.get(card).kind for card in cards}) == 2
+    assert [vote(late, card).json()["extra"] for card in cards] == [None] * 4
 
 
 @on_sqlite
@@ -447,7 +462,7 @@ def test_highlights_lie_within_the_text_also_without_a_card(web: Web):
 
 def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
     web.publish(1)
-    robot = web.client(user=web.add("annotator", kind="service"))
+    robot = web.client(user=web.add("admin", kind="service"))
     answer = vote(robot, lease(robot)[0]["assignment_id"])
     assert web.store.votes.get(answer.json()["vote_id"]).annotator_kind == AnnotatorKind.MACHINE
     assert answer.json()["extra"] is False
