@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -35,7 +36,7 @@ from sqlalchemy.pool import NullPool
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Database, read_only_engine
 from rlhf_pipeline.store.faults import explain, translated
 from rlhf_pipeline.store.postgres import network_options
 from rlhf_pipeline.store.schema import metadata as store_tables
@@ -278,15 +279,19 @@ def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
 
 
 def has_tables(url: str) -> bool:
-    """Whether the database exists and anything was made in it."""
-    engine = engine_of(url)
+    """Whether the database exists and anything was made in it. An SQLite file is neither made nor changed."""
+    parsed = make_url(url)
+    file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+    if file is not None and not file.exists():
+        return False
+    engine = engine_of(url) if file is None else read_only_engine(file)
     try:
         with engine.connect() as connection:
             return bool(inspect(connection).get_table_names())
     except SQLAlchemyError as cause:
         if "does not exist" in str(cause):
             return False
-        with translated(_shown(engine)):
+        with translated(parsed.render_as_string(hide_password=True)):
             raise
     finally:
         engine.dispose()

@@ -73,7 +73,7 @@ class Database:
         self.path = _sqlite_path(self.url, read_only=read_only) if self.is_sqlite else None
         self._watchdog: Watchdog | None = None
         if self.path is not None and read_only:
-            self.engine = _read_only_engine(self.path, busy_timeout_s)
+            self.engine = read_only_engine(self.path, busy_timeout_s)
         elif self.is_sqlite:
             self.engine = _sqlite_engine(self.url, busy_timeout_s)
         else:
@@ -219,7 +219,9 @@ def read_only_uri(path: Path) -> str:
     return f"{file.as_uri()}?{'mode=ro' if file.with_name(f'{file.name}-wal').exists() else 'immutable=1'}"
 
 
-def _read_only_engine(path: Path, busy_timeout_s: float) -> Engine:
+def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
+    """Of an SQLite file; closing it does not move the log into the file."""
+
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(read_only_uri(path), uri=True, timeout=busy_timeout_s, check_same_thread=False, isolation_level=None)
 

@@ -164,6 +164,24 @@ def test_sound_home_is_called_sound_and_stays_as_it_was(home: Path) -> None:
     assert tree(home) == before
 
 
+def test_log_left_by_a_killed_process_stays_as_it_was(home: Path, tmp_path: Path) -> None:
+    """But for the memory that readers share (-shm), which SQLite makes where a log lies."""
+    killed = Path(shutil.copytree(home, tmp_path / "killed", dirs_exist_ok=True))
+    with closing(sqlite3.connect(home / "store.db")) as writer:
+        writer.execute("PRAGMA user_version = 1")
+        writer.commit()
+        for name in ("store.db", "store.db-wal"):
+            shutil.copy(home / name, killed / name)
+    point_mlflow(killed, home, killed)
+    before = tree(killed)
+    assert (killed / "store.db-wal").stat().st_size > 0
+    result = check(killed)
+    assert result.exit_code == 0, result.output
+    after = tree(killed)
+    after.pop("store.db-shm", None)
+    assert after == before
+
+
 def test_store_that_is_missing_is_a_fault_and_is_not_made(home: Path) -> None:
     (home / "store.db").unlink()
     before = tree(home)
