@@ -178,7 +178,7 @@ def restore(
         progress(done + 1, len(names), str(path))
     if manifest.home != str(home):
         mlflow = urls.get("mlflow") or f"sqlite:///{home / SQLITE['mlflow']}"
-        if "mlflow" in manifest.databases:
+        if copying.has_tables(mlflow):  # a home that registered no model has none
             copying.relocate(mlflow, f"{Path(manifest.home).as_uri()}/", f"{home.as_uri()}/")
     return manifest
 
