@@ -4,7 +4,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 
-from rlhf_pipeline import backups, protocols
+from rlhf_pipeline import backups, homes, protocols
 from rlhf_pipeline.cli import retained, storage_check
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
@@ -24,7 +24,8 @@ from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, o
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
 from rlhf_pipeline.retention import Item
-from rlhf_pipeline.store import Store, copying, dumping
+from rlhf_pipeline.store import Heartbeat, Store, copying
+from rlhf_pipeline.store.faults import is_damage
 
 app = typer.Typer(help="Databases and files of the home: check, clean up, back up, restore, move to Postgres.", no_args_is_help=True)
 DAEMON_BEATS_S = 30  # how often Dagster's daemon says that it lives
@@ -34,7 +35,10 @@ Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="F
 @app.command("check")
 def check() -> None:
     """Read databases, models, frames and hashes of files, and name what is damaged, lost or contradicts the rest; then exit code 1."""
-    settings = _workspace().settings
+    settings = Settings.read()
+    with suppress(StoreError):  # a damaged database: the findings name it
+        homes.refuse_broken(settings)
+    Workspace(settings).require_initialised()
     with _bar("check") as progress:
         found = list(storage_check.findings(settings, progress))
     table = Table("what", "found", "", title=plain(f"storage of {settings.home}", "table.title"))
@@ -69,7 +73,7 @@ def restore(
     if "project" in settings.model_fields_set and settings.project != manifest.project and not replace:
         raise ConfigurationError(f"The backup holds project {manifest.project!r}, RLHF_PROJECT says {settings.project!r}. Unset it.")
     if replace:
-        refuse_while_active(settings)  # before they become the backup's: the runs are those of what is there
+        refuse_while_active(settings, replacing=True)  # before they become the backup's: the runs are those of what is there
     settings = settings.model_copy(update={"organization": manifest.organization, "project": manifest.project})
     workspace = Workspace(settings)
     home_id = _home_id(folder, settings)
@@ -205,22 +209,35 @@ def _refuse_what_is_no_server(server: SecretStr) -> None:
         raise ConfigurationError(f"--to {cause}.") from cause
 
 
-def refuse_while_active(settings: Settings) -> None:
-    """Raises ConfigurationError while a run of this home beats, or Dagster's daemon does, on a server or in its files."""
-    _refuse_runs(settings)
+def refuse_while_active(settings: Settings, *, replacing: bool = False) -> None:
+    """Raises ConfigurationError while a run of this home beats, or Dagster's daemon does, on a server or in its files.
+
+    With `replacing` a damaged SQLite store counts as one without runs: a restore is its cure.
+    """
+    _refuse_runs(settings, replacing=replacing)
     _refuse_daemon(settings)
     if settings.server_url is not None and (settings.home / "store.db").exists():
-        refuse_while_active(settings.model_copy(update={"server_url": None}))
+        refuse_while_active(settings.model_copy(update={"server_url": None}), replacing=replacing)
 
 
-def _refuse_runs(settings: Settings) -> None:
-    if not _has_tables(settings.store_url) or not copying.n_rows(settings.store_url, {"heartbeats"}):
+def _refuse_runs(settings: Settings, *, replacing: bool) -> None:
+    try:
+        beating = _beating(settings)
+    except StoreError as error:
+        if not (replacing and is_damage(error)):
+            raise
+        echo(f"Cannot tell whether runs are under way; the restore goes on. {error}")
         return
-    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
-        beating = store.heartbeats.beating_since(settings.dead_after_seconds)
     if beating:
         jobs = ", ".join(sorted({beat.job for beat in beating}))
         raise ConfigurationError(f"{len(beating)} runs are under way ({jobs}). Let them finish, or end them in Dagster, then try again.")
+
+
+def _beating(settings: Settings) -> list[Heartbeat]:
+    if not copying.has_tables(settings.store_url) or not copying.n_rows(settings.store_url, {"heartbeats"}):
+        return []
+    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
+        return store.heartbeats.beating_since(settings.dead_after_seconds)
 
 
 def _refuse_daemon(settings: Settings) -> None:
@@ -238,7 +255,7 @@ def _refuse_daemon(settings: Settings) -> None:
 def _daemon_silent_s(settings: Settings) -> float | None:
     if settings.dagster_storage is None:
         state = dagster_state(settings) if (settings.home / "dagster").exists() else {}
-    elif _has_tables(settings.dagster_storage):
+    elif copying.has_tables(settings.dagster_storage):
         # Not by way of the home, which may be new, or lost: the daemon may work on another machine.
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{STORAGE_ON_POSTGRES}", encoding="utf-8")
@@ -248,11 +265,6 @@ def _daemon_silent_s(settings: Settings) -> float | None:
         state = {}
     silent: float | None = state.get("daemon_silent_s")
     return silent
-
-
-def _has_tables(url: str) -> bool:
-    """Whether there is anything at all; a file is not made by looking."""
-    return (not dumping.is_sqlite(url) or dumping.sqlite_file(url).exists()) and copying.has_tables(url)
 
 
 def _make_dagster_tables(settings: Settings) -> None:

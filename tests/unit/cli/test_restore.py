@@ -1,5 +1,6 @@
 """`rlhf storage restore` puts a backup back over a damaged home, and where the backed up home's files are gone."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -13,6 +14,7 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.errors import StoreError
 from tests.learnt_home import NOON, comparisons
 
 
@@ -46,6 +48,62 @@ def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
 def n_comparisons(home: Path) -> int:
     with closing(sqlite3.connect(f"file:{home}/store.db?mode=ro", uri=True)) as database:
         return int(database.execute("SELECT count(*) FROM comparisons").fetchone()[0])
+
+
+def damage_header(home: Path) -> None:
+    with (home / "store.db").open("r+b") as file:
+        file.write(b"\xff" * 100)
+
+
+def damage_first_page(home: Path) -> None:
+    with (home / "store.db").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 1000)
+
+
+def cut_short(home: Path) -> None:
+    os.truncate(home / "store.db", 5000)
+
+
+DAMAGES = pytest.mark.parametrize("damage", [damage_header, damage_first_page, cut_short])
+
+
+@DAMAGES
+def test_damaged_store_is_replaced_by_a_backup(home: Path, backup: Path, damage: object) -> None:
+    assert callable(damage)
+    damage(home)
+    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    assert result.exit_code == 0, result.output
+    assert "Cannot tell whether runs are under way" in result.output
+    assert n_comparisons(home) == 3
+    assert next(home.glob("replaced-*/store.db")).exists()
+    assert rlhf(home, "storage", "check").exit_code == 0
+
+
+@DAMAGES
+def test_check_reports_a_damaged_store(home: Path, damage: object) -> None:
+    assert callable(damage)
+    damage(home)
+    result = rlhf(home, "storage", "check")
+    assert result.exit_code == 1
+    assert "trouble" in result.output
+    assert "estore" in result.output
+    assert "free disk" in result.output
+
+
+def test_other_commands_still_refuse_a_damaged_store(home: Path) -> None:
+    damage_header(home)
+    for command in [("users", "list"), ("init",)]:
+        with pytest.raises(StoreError, match="file is not a database"):
+            rlhf(home, *command)
+
+
+def test_store_with_a_run_under_way_is_not_replaced(home: Path, backup: Path) -> None:
+    with Workspace(Settings(home=home)).store as store:
+        store.heartbeats.beat("run", pid=1, host="h", job="learning")
+    result = CliRunner().invoke(app, ["storage", "restore", str(backup), "--replace"], env={"RLHF_HOME": str(home)})
+    assert result.exit_code == 1
+    assert "1 runs are under way (learning)" in str(result.exception)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--replace",)], ids=["empty", "replaced"])
