@@ -195,10 +195,16 @@ def put_facts(
         "server_url": server_url,
         "database_prefix": database_prefix,
         "home": None,
-        "config": config or facts.config,
+        "config": config or (None if lost_config(folder) else facts.config),
     }
     facts.model_copy(update=lies).write(home)
     (home / RESTORING).unlink(missing_ok=True)
+
+
+def lost_config(folder: Path) -> Path | None:
+    """The settings file that the backed up home recorded, where it is not on this machine."""
+    facts = HomeFacts.of(folder)
+    return facts.config if facts is not None and facts.config is not None and not facts.config.is_file() else None
 
 
 def _claim(folder: Path, home: Path) -> None:

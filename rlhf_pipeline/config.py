@@ -312,12 +312,20 @@ class Settings(BaseModel):
         return self.home / "demo_state.json"
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None, folder: Path | None = None, *, initialising: bool = False) -> Self:
+    def read(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        *,
+        initialising: bool = False,
+        restoring: bool = False,
+    ) -> Self:
         """Settings from a file, overridden by RLHF_* in `environ`.
 
         The file is the one that RLHF_CONFIG names, else the one that the home recorded, else `rlhf.yaml` in `folder` (default: the
         working directory). Raises ConfigurationError for an unknown key, with the known ones; for a value of the wrong type; for a
-        file that is no YAML mapping; for an `rlhf.yaml` that an initialised home has not recorded, unless `initialising`.
+        file that is no YAML mapping; for an `rlhf.yaml` that an initialised home has not recorded, unless `initialising`; for a recorded
+        file that is gone, unless `restoring`.
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
@@ -329,7 +337,8 @@ class Settings(BaseModel):
         values = _yaml_values(config)
         home = _resolve_home(str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder)
         facts = HomeFacts.of(home)
-        if named is None and facts is not None:
+        is_lost = facts is not None and facts.config is not None and not facts.config.is_file()
+        if named is None and facts is not None and not (restoring and is_lost):
             config = _resolve_recorded_config(home, facts, config, initialising=initialising)
             values = _yaml_values(config)
         values = _with_facts(values | given, facts, home)

@@ -68,7 +68,7 @@ def restore(
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a home that holds data; its files are set aside.")] = False,
 ) -> None:
     """Put a backup into RLHF_HOME: verified first, refused where there is data already."""
-    folder, settings = folder.absolute(), Settings.read()
+    folder, settings = folder.absolute(), Settings.read(restoring=True)
     manifest = backups.Manifest.of(folder)
     if "project" in settings.model_fields_set and settings.project != manifest.project and not replace:
         raise ConfigurationError(f"The backup holds project {manifest.project!r}, RLHF_PROJECT says {settings.project!r}. Unset it.")
@@ -86,6 +86,9 @@ def restore(
     backups.put_facts(
         folder, settings.home, home_id=home_id, server_url=settings.server_url, database_prefix=prefix, config=settings.config
     )
+    lost = backups.lost_config(folder)
+    if settings.config is None and lost is not None:
+        echo(f"{lost}, the settings of the backed up home, is not here: defaults apply. To name another file: RLHF_CONFIG=FILE rlhf init.")
     prepare(workspace)
     workspace.store.file_hashes.forget(manifest.replaced)
     workspace.store.close()

@@ -117,3 +117,34 @@ def test_home_without_models_is_restored_elsewhere(backed_up: Path, backup: Path
     assert HomeFacts.of(elsewhere) is not None
     assert not (elsewhere / "mlflow").exists()
     assert rlhf(elsewhere, "users", "list").exit_code == 0
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    """A folder with `home`, its `backup`, and no longer the settings file that both recorded."""
+    folder = tmp_path / "configured"
+    config = folder / "rlhf.yaml"
+    folder.mkdir()
+    config.write_text("keep_days: 7\n")
+    prepare(Workspace(Settings(home=folder / "home", config=config)))
+    assert rlhf(folder / "home", "storage", "backup", str(folder / "backup")).exit_code == 0
+    config.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["elsewhere", "home"])
+def test_home_is_restored_without_its_settings_file(configured: Path, name: str) -> None:
+    result = rlhf(configured / name, "storage", "restore", str(configured / "backup"), "--replace")
+    assert result.exit_code == 0, result.output
+    assert "rlhf.yaml, the settings of the backed up home, is not here: defaults apply" in result.output
+    facts = HomeFacts.of(configured / name)
+    assert facts is not None
+    assert facts.config is None
+    assert rlhf(configured / name, "users", "list").exit_code == 0
+
+
+def test_restored_home_keeps_the_settings_file_that_is_there(configured: Path) -> None:
+    (configured / "rlhf.yaml").write_text("keep_days: 7\n")
+    result = rlhf(configured / "elsewhere", "storage", "restore", str(configured / "backup"))
+    assert result.exit_code == 0, result.output
+    assert Settings.read({"RLHF_HOME": str(configured / "elsewhere")}, configured / "home").keep_days == 7
