@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import NoReturn
 
 import psutil
@@ -26,6 +27,7 @@ from rlhf_pipeline.errors import ConfigurationError
 
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 15
+STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ def main(plan: Plan) -> int:
 
 def supervise(plan: Plan) -> None:
     # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told it to ignore Ctrl-C.
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, signal.default_int_handler)
+    for stop in STOPS:
+        signal.signal(stop, _interrupt_once)
     servers: list[subprocess.Popen[bytes]] = []
     try:
         for server in plan.servers:
@@ -89,8 +91,19 @@ def supervise(plan: Plan) -> None:
     except KeyboardInterrupt:
         print("stopping", flush=True)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must leave nobody behind
+        _ignore_stops()
         _stop(servers)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """An impatient second signal must leave no server behind."""
+    _ignore_stops()
+    raise KeyboardInterrupt
+
+
+def _ignore_stops() -> None:
+    for stop in STOPS:
+        signal.signal(stop, signal.SIG_IGN)
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,14 @@ LISTENER = [
     sys.executable,
     "-c",
     "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); time.sleep(60)",
+]
+SLOW_TO_END = [
+    sys.executable,
+    "-c",
+    "import signal, time, sys\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (open('told', 'w'), time.sleep(1), sys.exit()))\n"
+    "open('ready', 'w')\n"
+    "time.sleep(60)",
 ]
 Started = Callable[..., subprocess.Popen[str]]
 
@@ -55,6 +64,29 @@ def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
     assert len(children) == 2
     assert not any(child.is_running() for child in children)
     assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_leaves_no_server_behind(start: Started, tmp_path: Path, first: signal.Signals, second: signal.Signals) -> None:
+    process = start(Server(SLOW_TO_END))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "all are ready\n"
+    wait_for(tmp_path / "ready")
+    (child,) = psutil.Process(process.pid).children()
+    process.send_signal(first)
+    wait_for(tmp_path / "told")
+    process.send_signal(second)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert not child.is_running()
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
 
 
 def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> None:
