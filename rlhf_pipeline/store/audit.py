@@ -12,11 +12,22 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Connection, Table, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.records import Record, TasteChange, content_hash
 from rlhf_pipeline.store.canonical import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
-from rlhf_pipeline.store.schema import SCOPE, annotation_rules, audit, feedback, guidelines, heads, votes
+from rlhf_pipeline.store.schema import (
+    SCOPE,
+    annotation_rules,
+    audit,
+    comparisons,
+    feedback,
+    guidelines,
+    heads,
+    predictions,
+    taste_changes,
+    votes,
+)
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
@@ -42,8 +53,30 @@ DIGESTED: dict[Table, tuple[str, ...]] = {
     guidelines: ("version", "text", "created_at", "created_by"),
     annotation_rules: ("version", "record", "created_at", "created_by"),
     audit: LINK_COLUMNS,
+    taste_changes: (
+        "change_id", "change_seq", "category", "cause", "decision_id", "actor", "recorded_at", "retracted_at", "retracted_by",
+        "retraction_reason",
+    ),
+    comparisons: (
+        "comparison_id", "day", "prompt_id", "prompt", "completion_a_id", "completion_b_id", "completion_a", "completion_b",
+        "model_version_a", "model_version_b", "category", "repeat_of", "position", "seed", "published_at", "source", "source_pair_id",
+        "split_group", "split", "gold", "flag", "pair_key", "written_by",
+    ),
+    predictions: (
+        "comparison_id", "reward_model", "day", "calibrator", "data_hash", "features_hash", "score_a", "score_b", "p_raw", "p_calibrated",
+        "predicted_at", "is_replayed",
+    ),
+}  # fmt: skip
+NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
+    votes: SCOPE,
+    feedback: SCOPE,
+    guidelines: SCOPE,
+    annotation_rules: SCOPE,
+    audit: ("hash",),
+    taste_changes: SCOPE,
+    comparisons: SCOPE,
+    predictions: SCOPE,
 }
-NOT_DIGESTED: dict[Table, tuple[str, ...]] = {votes: SCOPE, feedback: SCOPE, guidelines: SCOPE, annotation_rules: SCOPE, audit: ("hash",)}
 _LINK_KEYS = keys_of(LINK_COLUMNS)
 
 
@@ -164,6 +197,15 @@ def row_digest(table: Table, row: Mapping[str, Any]) -> str:
     if table is votes:
         return vote_digest(row)
     return hashlib.sha256(f"[{flat_json(row, _keys_of(table))}]".encode()).hexdigest()
+
+
+def rows_digest(table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Digest of rows that one act wrote together: of the DIGESTED columns that each of them has."""
+    return content_hash([{name: row[name] for name in DIGESTED[table] if name in row} for row in rows])
+
+
+def taste_change_digest(change: TasteChange) -> str:
+    return content_hash(change.model_dump(mode="json", include=set(DIGESTED[taste_changes])))
 
 
 @lru_cache

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Row, and_, distinct, func, literal, or_, sele
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, content_id
-from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_id
+from rlhf_pipeline.store.audit import Ledger, acting, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.prepared import among, scope_of, scoped
@@ -273,11 +273,14 @@ class Comparisons:
 
     def _link(self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]) -> None:
         if new:
-            digest = content_hash(new)
+            digest = rows_digest(comparisons, new)
             ledger.append(actor="pipeline", action="comparisons.publish", object_id=f"{len(new)} comparisons", digest=digest)
         if written:
             ledger.append(
-                actor="pipeline", action="predictions.write", object_id=f"{len(written)} predictions", digest=content_hash(written)
+                actor="pipeline",
+                action="predictions.write",
+                object_id=f"{len(written)} predictions",
+                digest=rows_digest(predictions, written),
             )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_hash, content_id
-from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest
+from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_id
+from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest, rows_digest
 from rlhf_pipeline.store.casting import cast_votes, seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
@@ -47,7 +47,10 @@ class FeedbackEntries:
                     comparison = self._comparison(connection, new, said_by)
                     self._database.insert(connection, comparisons, [comparison])
                     ledger.append(
-                        actor=created_by, action="comparisons.publish", object_id="1 comparisons", digest=content_hash([comparison])
+                        actor=created_by,
+                        action="comparisons.publish",
+                        object_id="1 comparisons",
+                        digest=rows_digest(comparisons, [comparison]),
                     )
                 comparison_id = comparison["comparison_id"]
                 vote = NewVote(

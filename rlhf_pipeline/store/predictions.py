@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Row, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
-from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.records import Record
+from rlhf_pipeline.store.audit import acting, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
@@ -69,7 +69,7 @@ class Predictions:
             written = [{**row, "is_replayed": True} for row in honest]
             self._database.insert(connection, predictions, written)
             if written:
-                digest = content_hash(written)
+                digest = rows_digest(predictions, written)
                 ledger.append(actor="pipeline", action="predictions.replay", object_id=f"{len(written)} predictions", digest=digest)
         return ReplayedPredictions(n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written))
 

@@ -6,10 +6,12 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import TasteChange, content_hash
-from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.records import TasteChange
+from rlhf_pipeline.store.audit import Ledger, acting, taste_change_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, taste_changes
+
+ADD, RETRACT = "taste_change.add", "taste_change.retract"
 
 
 class TasteChangeLog:
@@ -47,7 +49,7 @@ class TasteChangeLog:
             values = {"retracted_at": self._database.clock.now().astimezone(UTC), "retracted_by": actor, "retraction_reason": reason}
             connection.execute(taste_changes.update().where(*this).values(values))
             retracted = _change({**row, **values})
-            _link(ledger, retracted, action="taste_change.retract", actor=actor)
+            _link(ledger, retracted, action=RETRACT, actor=actor)
         return retracted
 
     def _require_category(self, connection: Connection, category: str) -> None:
@@ -67,14 +69,17 @@ def record_change(
         recorded_at=database.clock.now().astimezone(UTC),
     )  # fmt: skip
     database.insert(connection, taste_changes, [change.model_dump()])
-    _link(ledger, change, action="taste_change.add", actor=actor)
+    _link(ledger, change, action=ADD, actor=actor)
     return change
 
 
 def _link(ledger: Ledger, change: TasteChange, *, action: str, actor: str) -> None:
-    ledger.append(
-        actor=actor, action=action, object_id=f"taste change {change.change_id}", digest=content_hash(change.model_dump(mode="json"))
-    )
+    ledger.append(actor=actor, action=action, object_id=object_id_of(change), digest=taste_change_digest(change))
+
+
+def object_id_of(change: TasteChange) -> str:
+    """What the audit links of a change name."""
+    return f"taste change {change.change_id}"
 
 
 def _change(row: Any) -> TasteChange:

@@ -41,6 +41,9 @@ def store_findings(settings: Settings, store: Store) -> Iterator[Finding]:
     yield summarise(
         "calibrators", "each as the audit chain has it", [f"{one} {RESTORE}" for one in integrity.changed_calibrators(store.database)]
     )
+    yield summarise(
+        "taste changes", "each as the audit chain has it", [f"{one} {RESTORE}" for one in integrity.changed_taste_changes(store.database)]
+    )
     is_by_code_point = integrity.sorts_by_code_point(store.database)
     yield Finding(
         "order of text",

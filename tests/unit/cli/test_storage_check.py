@@ -91,6 +91,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     version = register(workspace, folder)
     for factor in (1.5, 2.5):
         workspace.store.calibrations.add(report(), {"kind": "temperature", "temperature": factor})
+    workspace.store.taste_changes.add(N, cause="new guidelines", actor="ann")
     workspace.files.write({workspace.files.report(DAY): b"<p>stable</p>"})
     workspace.files.write_record("candidate_model", version)
     window = Window(version.label, pd.DataFrame({"n": [1]}), pd.DataFrame([[0.5]]).to_numpy())
@@ -388,6 +389,17 @@ def test_changed_calibrator_is_found(home: Path) -> None:
     _, store = store_of(home)
     with store:
         assert integrity.changed_calibrators(store.database) == ["The calibration 1 of demo.reward_model@1 was changed in the store."]
+
+
+def test_changed_taste_change_is_found(home: Path) -> None:
+    with closing(sqlite3.connect(home / "store.db")) as connection:
+        connection.execute("UPDATE taste_changes SET change_seq = 1")
+        connection.commit()
+    settings, store = store_of(home)
+    with store:
+        (said,) = [one for one in store_findings(settings, store) if not one.is_sound]
+    assert said.what == "taste changes"
+    assert "The taste change 1 was changed in the store." in said.found
 
 
 def test_missing_facts_of_the_home_are_a_fault(home: Path) -> None:

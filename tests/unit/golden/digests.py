@@ -30,7 +30,7 @@ from rlhf_pipeline.evaluation.judge import EvaluationParams, _questions
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, check_frame, frame_hash
 from rlhf_pipeline.prompts.base import day_seed, prompt_id
-from rlhf_pipeline.records import DriftEvent, NewFeedback, NewVote, TriggerDecision, content_hash, content_id, folder_hash
+from rlhf_pipeline.records import DriftEvent, NewFeedback, NewVote, TasteChange, TriggerDecision, content_hash, content_id, folder_hash
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.registry.openings import opening_recorder
@@ -39,13 +39,13 @@ from rlhf_pipeline.retraining.candidates import lineage_of
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.rows import sample_by_weight
 from rlhf_pipeline.store.anchors import drop_anchor
-from rlhf_pipeline.store.audit import link_hash, row_digest, vote_digest
+from rlhf_pipeline.store.audit import link_hash, row_digest, rows_digest, taste_change_digest, vote_digest
 from rlhf_pipeline.store.casting import seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.completions_cache import _sealed
 from rlhf_pipeline.store.dealing import _number_of
 from rlhf_pipeline.store.decisions import decision_digest
-from rlhf_pipeline.store.schema import annotation_rules, feedback, guidelines
+from rlhf_pipeline.store.schema import annotation_rules, comparisons, feedback, guidelines, predictions
 from rlhf_pipeline.store.tokens import _hash as secret_hash
 from rlhf_pipeline.votes.splits import split_of
 from rlhf_pipeline.votes.test_split import Opening
@@ -55,7 +55,7 @@ from rlhf_pipeline.web.idempotency import request_bytes
 from rlhf_pipeline.web.votes import _store_key
 
 COMMIT_AND_RELEASE = ("mlflow.source.git.commit", "rlhf_pipeline.version")  # of the code that runs the test
-MOMENTS = ("voted_at", "received_at", "created_at", "at")
+MOMENTS = ("voted_at", "received_at", "created_at", "published_at", "predicted_at", "at")
 
 
 def digest_vote_body(given: dict[str, Any]) -> dict[str, Any]:
@@ -268,6 +268,9 @@ DIGESTS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "content id": lambda parts: content_id(*parts),
         "link": lambda given: link_hash(_row(given)),
         "anchor": write_anchor,
+        "taste change": lambda given: taste_change_digest(TasteChange.model_validate(given)),
+        "published comparisons": lambda rows: rows_digest(comparisons, [_row(row) for row in rows]),
+        "written predictions": lambda rows: rows_digest(predictions, [_row(row) for row in rows]),
         "decision": lambda given: decision_digest(TriggerDecision.model_validate(given)),
     },
     "feedback": {

@@ -12,14 +12,15 @@ from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.base import FIRST_PARAMS, params_hash
 from rlhf_pipeline.drift.stream import DetectorParams
 from rlhf_pipeline.frames import LATER_COLUMNS, PREFERENCE_PAIRS, SCHEMAS, frame_hash
-from rlhf_pipeline.records import NewVote, TriggerDecision
+from rlhf_pipeline.records import NewVote, TasteChange, TriggerDecision
 from rlhf_pipeline.retraining.candidates import BOOKKEEPING, lineage_of
 from rlhf_pipeline.retraining.candidates import FIRST_PARAMS as FIRST_STRATEGY_PARAMS
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.store import decisions
-from rlhf_pipeline.store.audit import DIGESTED, KEPT, NOT_DIGESTED, row_digest
+from rlhf_pipeline.store.audit import DIGESTED, KEPT, NOT_DIGESTED, row_digest, rows_digest, taste_change_digest
 from rlhf_pipeline.store.audit import LATER_COLUMNS as LATER_VOTE_COLUMNS
 from rlhf_pipeline.store.casting import BODY_FIELDS, seal
+from rlhf_pipeline.store.schema import comparisons, predictions, taste_changes
 from rlhf_pipeline.votes.training_data import training_data_hash
 
 FRAMES = json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
@@ -43,6 +44,22 @@ def test_a_column_beside_the_written_ones_changes_no_digest(action: str) -> None
     table = KEPT[action].table
     row = {column.name: None for column in table.c} | {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     assert row_digest(table, row | {"added": "later"}) == row_digest(table, row)
+
+
+@pytest.mark.parametrize("table", [comparisons, predictions], ids=["comparisons", "predictions"])
+def test_a_column_added_to_rows_of_one_act_changes_no_digest(table) -> None:
+    row = dict.fromkeys(DIGESTED[table])
+    assert rows_digest(table, [row | {"added": "later"}]) == rows_digest(table, [row])
+
+
+class LaterChange(TasteChange):
+    mood: str = "calm"
+
+
+def test_a_field_added_to_taste_changes_changes_no_digest() -> None:
+    values = {"change_id": 1, "change_seq": 1, "cause": "c", "actor": "ann", "recorded_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    assert set(DIGESTED[taste_changes]) == set(TasteChange.model_fields), NEWER.format(new="the new field")
+    assert taste_change_digest(LaterChange(**values)) == taste_change_digest(TasteChange(**values))
 
 
 def test_every_field_of_a_vote_is_in_its_body() -> None:

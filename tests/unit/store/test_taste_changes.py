@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.records import TriggerDecision
-from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store import integrity, migrations
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -109,3 +109,37 @@ def test_way_down_and_up_keeps_a_retraction(voted, decide):
     migrations.downgrade(voted.database, "0010")
     voted.migrate()
     assert voted.taste_changes.all() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE taste_changes SET change_seq = 1 WHERE change_id = 1",
+        "UPDATE taste_changes SET retracted_at = recorded_at, retracted_by = 'ann', retraction_reason = 'r' WHERE change_id = 1",
+        "UPDATE taste_changes SET retracted_at = NULL WHERE change_id = 2",
+        "UPDATE taste_changes SET category = NULL WHERE change_id = 2",
+        "DELETE FROM taste_changes WHERE change_id = 2",
+        "INSERT INTO taste_changes SELECT organization_id, project_id, 3, 1, NULL, cause, decision_id, actor, recorded_at, NULL, NULL, NULL"
+        " FROM taste_changes WHERE change_id = 2",
+    ],
+)
+def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
+    decide(decision())
+    voted.taste_changes.add(3, cause="new guidelines", category="factual", actor="ann")
+    voted.taste_changes.retract(2, reason="false alarm", actor="bob")
+    assert integrity.changed_taste_changes(voted.database) == []
+    with voted.database.writing() as connection:
+        connection.execute(text(change))
+    (found,) = integrity.changed_taste_changes(voted.database)
+    assert "in the store" in found or "from the store" in found
+
+
+def test_taste_change_that_a_migration_carried_over_is_sound(voted, decide):
+    decide(decision())
+    with voted.database.writing() as connection:
+        connection.execute(text("DROP TRIGGER IF EXISTS audit_refuse_delete"))
+        connection.execute(text("DELETE FROM audit WHERE action LIKE 'taste_change.%'"))
+    assert integrity.changed_taste_changes(voted.database) == []
+    with voted.database.writing() as connection:
+        connection.execute(text("UPDATE taste_changes SET change_seq = 1"))
+    assert integrity.changed_taste_changes(voted.database) == ["The taste change 1 was changed in the store."]
