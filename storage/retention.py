@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import written_at
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import ModelVersion, TriggerDecision
-from rlhf_pipeline.registry import KINDS, Kind, Registry, StoredVersion, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.registry import KINDS, Registry, n_bytes_of, remove_files, stored_versions
 from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
 from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store
@@ -34,7 +34,7 @@ RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class Removal:
-    """An item and how it is deleted."""
+    """An item and how it is deleted; `act` returns False where it was kept after all."""
 
     item: Item
     act: Callable[[], object]
@@ -55,11 +55,14 @@ class Retention:
         removals = [*self._runs(), *self._left_files(), *self._ticks(), *self._completions()]
         if not self._other_jobs():  # a run under way may be reading files that nobody else needs
             removals += [*self._reports(), *self._embeddings(), *self._trainings(), *self._model_files()]
+        if dry_run:
+            return [removal.item for removal in removals]
+        removed = []
         for n, removal in enumerate(removals):
-            if not dry_run:
-                removal.act()
-                progress(n + 1, len(removals), removal.item.kind)
-        return [removal.item for removal in removals]
+            if removal.act() is not False:
+                removed.append(removal.item)
+            progress(n + 1, len(removals), removal.item.kind)
+        return removed
 
     def _before(self, days: int) -> datetime:
         return self.now - timedelta(days=days)
@@ -168,13 +171,11 @@ class Retention:
             for stored in removable_versions(versions, needed=needed, n_latest=self.settings.keep_model_versions):
                 version = stored.version
                 item = Item(kind="model files", name=version.label, n_bytes=n_bytes_of(self.registry, version))
-                yield Removal(item, partial(self._remove_version, kind, version, versions))
+                is_needed = partial(self._was_promoted, version)
+                yield Removal(item, partial(remove_files, self.registry, version, self.settings.cache, self.now, is_needed=is_needed))
 
-    def _remove_version(self, kind: Kind, version: ModelVersion, versions: list[StoredVersion]) -> None:
-        """Asked again: deleting what comes before it may take minutes, in which somebody promotes it."""
-        needed = needed_versions(versions, self.store.promotions.history(self.registry.name(kind)), self._unfinished())
-        if version.label not in needed and not self.registry.aliases(kind).get(version.version):
-            remove_files(self.registry, version, self.settings.cache, self.now)
+    def _was_promoted(self, version: ModelVersion) -> bool:
+        return any(promotion.version == version.version for promotion in self.store.promotions.history(version.name))
 
 
 def _dated(path: Path) -> DatedFile:

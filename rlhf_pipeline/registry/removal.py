@@ -1,7 +1,7 @@
 """Removes the files of a model version; its record and metrics stay, and the version is marked as removed."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -42,25 +42,47 @@ def n_bytes_of(registry: Registry, version: ModelVersion) -> int:
     return sum(file.file_size or 0 for file in _remote_files(registry, version, path_in_run(version)))
 
 
-def remove_files(registry: Registry, version: ModelVersion, cache: Path, at: datetime) -> None:
-    """Delete the files of a version, then note that in the registry. May be repeated, whatever ended it before."""
-    local = registry.local_folder(version)
+def remove_files(
+    registry: Registry, version: ModelVersion, cache: Path, at: datetime, *, is_needed: Callable[[], bool] = lambda: False
+) -> bool:
+    """Delete the files of a version, then note that in the registry. May be repeated, whatever ended it before.
+
+    False, and nothing is deleted, where the version has an alias or `is_needed` by now: it may have been promoted since it was listed.
+    """
+    local, client = registry.local_folder(version), registry.tracking.client
+
+    def note() -> None:
+        client.set_model_version_tag(version.name, str(version.version), REMOVED, at.isoformat())
+
+    def detach() -> bool:
+        """Under the lock of promotions, which look for the files under it too."""
+        if version.version in registry.aliases(version.kind) or is_needed():
+            return False
+        if local is not None:
+            _set_aside(local)
+        else:
+            _remove_remote(registry, version)
+            note()
+        return True
+
+    if not registry.tracking.write(detach):
+        return False
+    for folder in (cache / version.content_hash, *([local] if local is not None else [])):
+        doomed = _set_aside(folder)
+        if doomed.exists():
+            shutil.rmtree(doomed)
     if local is not None:
-        _remove_folder(local)
-    else:
-        _remove_remote(registry, version)
-    _remove_folder(cache / version.content_hash)
-    client = registry.tracking.client
-    registry.tracking.write(lambda: client.set_model_version_tag(version.name, str(version.version), REMOVED, at.isoformat()))
+        registry.tracking.write(note)
+    return True
 
 
-def _remove_folder(folder: Path) -> None:
-    """Renamed first: a reader finds all files or none, never half of them."""
+def _set_aside(folder: Path) -> Path:
+    """Rename a folder before it is deleted: a reader finds all files or none, never half of them. Its name then."""
     doomed = folder.with_name(f"{folder.name}.removing")
-    shutil.rmtree(doomed, ignore_errors=True)
     if folder.is_dir():
+        shutil.rmtree(doomed, ignore_errors=True)
         folder.rename(doomed)
-        shutil.rmtree(doomed)
+    return doomed
 
 
 def _remove_remote(registry: Registry, version: ModelVersion) -> None:

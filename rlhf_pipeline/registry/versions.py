@@ -170,8 +170,7 @@ class Registry:
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or its files are not there."""
-        self._require(kind, version)
-        self._point(kind, alias, version)
+        self._point(kind, alias, version, files_of=self._require(kind, version))
 
     def promote(self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline") -> Promotion:
         """Make `version` the champion and keep the old one as `previous`; promoting the champion again changes nothing.
@@ -183,7 +182,7 @@ class Registry:
         if champion is None or champion.version != version:
             if champion is not None:
                 self._point(kind, PREVIOUS, champion.version)  # first: killed in between, the champion still stands
-            self._point(kind, CHAMPION, version)
+            self._point(kind, CHAMPION, version, files_of=model)
         previous = self.get(kind, PREVIOUS)
         return Promotion(
             model_name=model.name,
@@ -239,8 +238,20 @@ class Registry:
         entry = self._tracking.found(lambda: self._tracking.client.get_registered_model(self.name(kind)))
         return {} if entry is None else dict(entry.aliases)
 
-    def _point(self, kind: Kind, alias: str, version: int) -> None:
-        self._tracking.write(lambda: self._tracking.client.set_registered_model_alias(self.name(kind), alias, str(version)))
+    def _point(self, kind: Kind, alias: str, version: int, *, files_of: ModelVersion | None = None) -> None:
+        def point() -> None:
+            if files_of is not None:
+                self._refuse_without_files(files_of)  # under the lock: retention may have removed them since they were verified
+            self._tracking.client.set_registered_model_alias(self.name(kind), alias, str(version))
+
+        self._tracking.write(point)
+
+    def _refuse_without_files(self, model: ModelVersion) -> None:
+        local = self.local_folder(model)
+        if local is None:
+            self._refuse_removed(model)
+        elif not local.is_dir():
+            self._verified(local, model)
 
     def _require(self, kind: Kind, version: int) -> ModelVersion:
         model = self.get(kind, version)

@@ -252,6 +252,21 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
         home.registry.folder(removed, home.settings.cache)
 
 
+def test_version_promoted_while_others_are_removed_keeps_its_files(home: Home) -> None:
+    for number in (1, 2, 3):
+        home.version(number)
+
+    def promote(n: int, total: int, note: str) -> None:
+        if n == 1:
+            home.registry.promote("policy", 2)
+
+    removed = home.retention.retain(progress=promote)
+    assert [item.name for item in removed if item.kind == "model files"] == ["demo.policy@1"]
+    champion = home.registry.get("policy", "champion")
+    assert champion is not None
+    assert home.registry.folder(champion, home.settings.cache).is_dir()
+
+
 def test_completions_unused_for_long_go(home: Home) -> None:
     home.store.completions_cache.put_many({"key": "a completion"})
     later = replace(home.retention, now=NOW + timedelta(days=41))

@@ -19,6 +19,7 @@ from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import (
     CHAMPION,
     PREVIOUS,
+    Kind,
     Registry,
     Run,
     code_commit,
@@ -320,6 +321,7 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(tmp_path
         assert (folder / "model.safetensors").read_text() == "weights"
         assert registry.promote("policy", 1).version == 1
         assert n_bytes_of(registry, model) == len("weights{}")
+        registry.tracking.client.delete_registered_model_alias(model.name, "champion")
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         assert n_bytes_of(registry, model) == 0
@@ -536,6 +538,34 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
         registry.folder(removable, tmp_path / "cache")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert registry.removed("policy") == {removable.version: REMOVED_AT}
+
+
+def test_version_that_was_promoted_meanwhile_keeps_its_files(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+    registry.promote("policy", removable.version)
+    assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
+    assert registry.folder(removable, tmp_path / "cache").is_dir()
+    assert registry.removed("policy") == {}
+
+
+def test_version_that_is_needed_by_now_keeps_its_files(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+    assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT, is_needed=lambda: True)
+    assert registry.folder(removable, tmp_path / "cache").is_dir()
+
+
+class RemovedAfterTheLook(Registry):
+    """Retention removes the files after a promotion verified them and before it sets the alias."""
+
+    def _require(self, kind: Kind, version: int) -> ModelVersion:
+        model = super()._require(kind, version)
+        assert remove_files(self, model, self.tracking.artifacts, REMOVED_AT)
+        return model
+
+
+def test_version_that_lost_its_files_meanwhile_is_not_promoted(registry: Registry, home: Path, removable: ModelVersion) -> None:
+    racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)
+    with pytest.raises(ModelNotFound, match="were removed"):
+        racing.promote("policy", removable.version)
+    assert registry.get("policy", "champion") is None
 
 
 def test_registering_the_same_files_again_brings_them_back(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
