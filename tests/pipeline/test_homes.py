@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -23,24 +24,24 @@ RLHF = [sys.executable, "-c", "from rlhf_pipeline.cli import main; main()"]
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """`load(home, DAGSTER_HOME=…)`: definitions as Dagster's processes load them."""
 
-    def run(home: Path, **environ: str) -> None:
+    def run(home: Path, **environ: str) -> dict[str, Any]:
         for name, value in {"RLHF_HOME": str(home), **environ}.items():
             monkeypatch.setenv(name, value)
-        runpy.run_path(str(ROOT / "definitions.py"))
+        return runpy.run_path(str(ROOT / "definitions.py"))
 
     return run
 
 
-def test_definitions_refuse_the_dagster_home_of_another_home(load: Callable[..., None], tmp_path: Path) -> None:
+def test_definitions_refuse_the_dagster_home_of_another_home(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\."):
         load(tmp_path / "a", DAGSTER_HOME=str(tmp_path / "b" / "dagster"))
     assert not list(tmp_path.iterdir())
 
 
-def test_definitions_refuse_a_home_without_its_store(load: Callable[..., None], tmp_path: Path) -> None:
+def test_definitions_refuse_a_home_without_its_store(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
     for path in tmp_path.glob("store.db*"):
         path.unlink()
@@ -49,9 +50,11 @@ def test_definitions_refuse_a_home_without_its_store(load: Callable[..., None], 
     assert not (tmp_path / "store.db").exists()
 
 
-def test_definitions_load_with_the_dagster_home_of_their_home(load: Callable[..., None], tmp_path: Path) -> None:
+def test_definitions_load_with_the_dagster_home_of_their_home(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
-    load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
+    loaded = load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
+    assert loaded["settings"].home == tmp_path
+    assert loaded["defs"].resolve_job_def("collection").name == "collection"
 
 
 def test_dagster_keeps_to_a_home_with_strange_signs(tmp_path: Path) -> None:
