@@ -28,6 +28,7 @@ from rlhf_pipeline.cli import (
     vote,
     votes,
 )
+from rlhf_pipeline.cli.home_gate import gate
 from rlhf_pipeline.cli.showing import echo
 from rlhf_pipeline.config import share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
@@ -62,6 +63,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(storage.app, name="storage")
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
+gate(app)
 
 
 def main() -> None:
