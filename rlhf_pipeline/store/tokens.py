@@ -93,7 +93,10 @@ class Tokens:
         return found
 
     def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
-        """A session for a one-time login, or None where that does not hold: one act, whatever becomes of the account before and after."""
+        """A session for a one-time login in one transaction, or None where the login does not hold."""
+        found = self._holding(secret)  # strangers may ask: only a login that holds may wait for the write lock
+        if found is None or found.kind != "login":
+            return None
         with acting_together(self._database):
             login = self.redeem(secret)
             return None if login is None else self.issue(login.user_id, kind="session", lifetime=lifetime, actor=login.user_id)
@@ -182,6 +185,9 @@ class FailedLogins:
         """
         now = self._database.clock.now()
         counted = self._counted(who, everywhere)
+        wait = self.wait_s(*who, everywhere=everywhere)  # strangers may ask: those who must wait may not hold the write lock
+        if wait > 0:
+            return wait
         with self._database.writing() as connection:
             if everywhere:
                 alone_in_organization(self._database, connection)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.records import Role, utc_now
 from rlhf_pipeline.store import Store
 
@@ -34,6 +34,12 @@ def ann(store: Store) -> str:
 
 def issue(store: Store, user_id: str, kind: str = "api", **more: object) -> str:
     return store.tokens.issue(user_id, **{"kind": kind, "lifetime": DAY, "actor": "test", **more})[0]
+
+
+def impatient(store: Store) -> Store:
+    """The same project, opened by somebody who waits for the write lock for a tenth of a second."""
+    url = store.database.url.render_as_string(hide_password=False)
+    return Store.open(url, organization="org", project="demo", busy_timeout_s=0.1)
 
 
 def test_a_secret_is_kept_as_its_hash_alone(store, ann):
@@ -157,6 +163,29 @@ def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
     assert (token.kind, store.tokens.find(session).user_id) == ("session", ann)
     assert store.tokens.exchange(secret, lifetime=DAY) is None
     assert [link.action for link in store.audit.after(0, limit=10)][-2:] == ["tokens.redeem", "tokens.issue.session"]
+
+
+def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
+    used, expired, holding = (issue(store, ann, "login") for _ in range(3))
+    store.tokens.redeem(used)
+    not_holding = ["rlhf_nope", used, issue(store, ann, "api")]
+    with impatient(store) as web, store.database.writing():
+        assert [web.tokens.exchange(secret, lifetime=DAY) for secret in not_holding] == [None] * 3
+        with pytest.raises(StoreError):
+            web.tokens.exchange(holding, lifetime=DAY)
+        web.database.clock = clock
+        clock.shift = DAY
+        assert web.tokens.exchange(expired, lifetime=DAY) is None
+
+
+def test_tries_that_must_wait_do_not_take_the_write_lock(store):
+    for _ in range(10):
+        store.failed_logins.attempt("ann", everywhere=["ann"])
+    with impatient(store) as web, store.database.writing():
+        assert web.failed_logins.attempt("ann") > 0
+        assert web.failed_logins.attempt(everywhere=["ann"]) > 0
+        with pytest.raises(StoreError):
+            web.failed_logins.attempt("bob")
 
 
 def test_the_wait_has_an_end(store, clock):
