@@ -9,7 +9,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store, WorkLeft
 from rlhf_pipeline.store.vote_lists import Tally
 from rlhf_pipeline.web.figures import Figures
-from rlhf_pipeline.web.recent import CacheTimes, Current
+from rlhf_pipeline.web.recent import CacheTimes, Current, ReaderCounts
 
 PACE_OF = 200  # newest votes of an annotator whose median time is told
 PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at the start
@@ -49,21 +49,30 @@ class Progress:
         self._store = store
         self._lock = threading.Lock()
         self._counted = Counted()
+        self._by_reader = ReaderCounts[Counted](cache_times)
         self.work: Current[WorkLeft] = Current(store.assignments.work_left, cache_times.work_s, may_lag=True, quick_s=cache_times.quick_s)
         self.figures = Figures(store)
 
     def counted(self, *, seen_by: str | None = None) -> Counted:
-        """Up to the newest vote; `seen_by` as `Votes.page`, counted anew each time because what a reader judges changes what they see."""
+        """Up to the newest vote; `seen_by` as `Votes.page`, counted from the first vote because what a reader judges changes what they see."""
         if seen_by is not None:
-            visible = Counted()
-            self._add(visible, self._store.votes.max_seq(), seen_by)
-            return visible
+            newest = self._store.votes.max_seq()
+            return self._by_reader.get(seen_by, newest, lambda: self._visible(seen_by, newest))
         with self._lock:
             known = self._counted
             newest = self._store.votes.max_seq()
             if newest > known.seq:
                 self._add(known, newest)
             return known
+
+    def is_current(self, seen_by: str) -> bool:
+        """Whether the last count for a blind reader holds the newest vote: what takes long to count is given as it was before."""
+        return self._by_reader.is_current(seen_by, self._store.votes.max_seq())
+
+    def _visible(self, reader_id: str, newest: int) -> Counted:
+        visible = Counted()
+        self._add(visible, newest, reader_id)
+        return visible
 
     def _add(self, known: Counted, newest: int, seen_by: str | None = None) -> None:
         # All is read before any is counted: where the store fails between, nothing is counted twice.

@@ -46,6 +46,9 @@ def votes(
         check_mark(principal, mark)
         seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by)
         found, following = site.store.votes.with_seqs(seqs), seqs[-1] if len(seqs) == limit else None
+        if seen_by is not None:  # the marks may have been counted before the reader took a judgement back
+            hidden = found["comparison_id"].isin(unjudged(site, principal, found["comparison_id"])) & (found["annotator_id"] != seen_by)
+            found = found[~hidden]
     elif words:
         if any(only.values()):
             raise Problem(422, "q searches all votes: leave the other filters out.", kind="invalid", errors=[("query.q", "stands alone")])

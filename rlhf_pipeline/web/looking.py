@@ -13,12 +13,11 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.looks import Look, looks
 from rlhf_pipeline.votes.annotators import FiguresParams
 from rlhf_pipeline.votes.quality import LEFT, NEITHER, NO_TIME, RIGHT, SKIP, UNKNOWN, VOTES, Mark, Quality, quality
-from rlhf_pipeline.web.recent import Recent
+from rlhf_pipeline.web.recent import CacheTimes, ReaderCounts
 
 AT_ONCE = 5_000  # votes read in one go
 PAUSE_S = 0.05  # between two of these while many wait: others are answered meanwhile
 MOST_REVISIONS = 1 << 20
-READERS_KEPT = 100
 TOLD_AGAIN_S = 5.0  # while many votes are read, everybody's figures change all the time
 FASTEST = FiguresParams().fastest_reading
 
@@ -34,7 +33,7 @@ class Found:
 class Looking:
     """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where little is new; else a thread does."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
         self._reading = threading.Lock()
         self._votes: dict[str, npt.NDArray[np.void]] = {}
@@ -42,7 +41,7 @@ class Looking:
         self._seq = 0
         self._is_catching_up = False
         self._told: tuple[float, Found] | None = None  # the last answer, and when it was given
-        self._by_reader = Recent[str, tuple[int, Found]](READERS_KEPT)  # blind readers: the newest vote of all, and what was found
+        self._by_reader = ReaderCounts[Found](cache_times)
 
     def found(self) -> Found:
         """Up to the newest vote, or as far as has been read."""
@@ -62,15 +61,13 @@ class Looking:
     def found_by(self, reader_id: str) -> Found:
         """`found` for a blind reader: counted from the votes that are visible to them alone, up to the newest of these."""
         newest = self._store.votes.max_seq()
-        known = self._by_reader.get(reader_id)
-        if known is not None and known[0] == newest:
-            return known[1]
+        return self._by_reader.get(reader_id, newest, lambda: self._visible(reader_id, newest))
+
+    def _visible(self, reader_id: str, newest: int) -> Found:
         visible = looks(self._store.database, 0, up_to_seq=newest, seen_by=reader_id)
         counted = {who: quality(rows) for who, rows in _rows_by_annotator(visible).items()}
         up_to_seq = visible[-1].seq if visible else 0
-        found = Found(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
-        self._by_reader.put(reader_id, (newest, found))
-        return found
+        return Found(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
 
     def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int, seen_by: str | None = None) -> list[int]:
         """Seqs of the votes that bear a mark, of one annotator or of all, newest first, at most `limit`; `seen_by` as `Votes.page`."""

@@ -18,11 +18,9 @@ from rlhf_pipeline.evaluation.probe import Probe, probe, sided
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judged import has_predicted, newest_judged, newest_predictor
-from rlhf_pipeline.web.recent import Recent
+from rlhf_pipeline.web.recent import CacheTimes, Recent
 
 NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
-QUICK_S = 0.3  # of CPU: a count that took no longer is made again for whoever asks after something happened
-REST = 20.0  # times as long as it took a longer one waits before it is made again
 AGAIN_WAIT_S = 0.25  # who can be given the count before waits no longer for the next
 KEPT = 8  # counts, and as many may be waited for
 
@@ -62,8 +60,9 @@ class _Known:
 class Probing:
     """One count at a time in a process; the newest of each question are kept."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
+        self._times = cache_times
         self._known = Recent[Asked, _Known](KEPT)
         self._lock = threading.Lock()
         self._running: dict[Asked, Future[_Known]] = {}
@@ -93,7 +92,8 @@ class Probing:
             began = time.thread_time()
             probed = self._probed(asked)
             took = time.thread_time() - began
-            known = _Known(head, time.monotonic() + (took * REST if took > QUICK_S else 0.0), probed)
+            rests = took * self._times.rest if took > self._times.quick_probe_s else 0.0
+            known = _Known(head, time.monotonic() + rests, probed)
             self._known.put(asked, known)
             return known
         finally:

@@ -35,6 +35,12 @@ def of_project(site: Site, principal: Principal) -> ProgressOut:
     )
 
 
+def is_current(site: Site, principal: Principal) -> bool:
+    """Whether `of_project` told all there is: votes that a blind reader sees are counted at intervals where that takes long."""
+    reader_id = blind_reader(principal)
+    return reader_id is None or site.progress.is_current(reader_id)
+
+
 def metrics(site: Site, principal: Principal) -> Metrics:
     seen_by = blind_reader(principal)
     counted, left = site.progress.counted(seen_by=seen_by), site.progress.work() if seen_by is None else None

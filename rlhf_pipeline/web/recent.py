@@ -49,6 +49,7 @@ class Recent(Generic[K, V]):
 
 
 OLD_S = 60.0
+READERS_KEPT = 100
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class CacheTimes:
     champion_s: float = 1.0  # a question to MLflow takes longer than the answer
     fits_s: float = 10.0  # of the annotator model
     quick_s: float = 0.05  # a value that took longer to read may be given as it was, while a new one is read
+    quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes
+    rest: float = 20.0  # a slow count is repeated at the earliest after this many times its duration
 
 
 class Current(Generic[V]):
@@ -113,3 +116,68 @@ class Current(Generic[V]):
             value = self._read()
             self._value = (began, self._now() - began, value)
             return value
+
+
+@dataclass(frozen=True)
+class _Count(Generic[V]):
+    seq: int
+    took_s: float
+    again_at: float
+    value: V
+
+
+class _Slot(Generic[V]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held while the reader's votes are counted
+        self.known: _Count[V] | None = None
+
+
+class ReaderCounts(Generic[V]):
+    """One count per reader, made again after a newer vote, but no sooner than `rest` times as long as a slow count took.
+
+    One request of a reader counts at a time. No reader receives the count of another.
+    """
+
+    def __init__(self, times: CacheTimes = CacheTimes(), monotonic: Callable[[], float] = time.monotonic):
+        self._quick_s = times.quick_s
+        self._rest = times.rest
+        self._now = monotonic
+        self._lock = threading.Lock()
+        self._slots = Recent[str, _Slot[V]](READERS_KEPT)
+
+    def get(self, reader_id: str, newest_seq: int, count: Callable[[], V]) -> V:
+        """The reader's count: up to the vote `newest_seq` or, where counting takes long, up to an earlier one."""
+        slot = self._slot(reader_id)
+        known = slot.known
+        if known is not None and self._holds(known, newest_seq):
+            return known.value
+        if known is None or known.took_s <= self._quick_s:
+            slot.lock.acquire()
+        elif not slot.lock.acquire(blocking=False):
+            return known.value
+        try:
+            known = slot.known  # another request may have counted meanwhile
+            if known is None or not self._holds(known, newest_seq):
+                began = self._now()
+                value = count()
+                ended = self._now()
+                took = ended - began
+                again_at = ended + took * self._rest if took > self._quick_s else ended
+                slot.known = known = _Count(newest_seq, took, again_at, value)
+            return known.value
+        finally:
+            slot.lock.release()
+
+    def is_current(self, reader_id: str, newest_seq: int) -> bool:
+        """Whether the reader's count holds all votes up to this one."""
+        known = self._slot(reader_id).known
+        return known is not None and known.seq >= newest_seq
+
+    def _holds(self, known: _Count[V], newest_seq: int) -> bool:
+        return known.seq >= newest_seq or self._now() < known.again_at
+
+    def _slot(self, reader_id: str) -> _Slot[V]:
+        with self._lock:
+            slot = self._slots.get(reader_id) or _Slot[V]()
+            self._slots.put(reader_id, slot)
+            return slot

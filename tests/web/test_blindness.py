@@ -208,14 +208,13 @@ async def answers_to(app: FastAPI, secret: str, asked: list[tuple[str, dict[str,
     return found
 
 
-def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress, "LOOK_S", 0.001)
-    monkeypatch.setattr(progress, "STILL_HERE_S", 0.01)
+def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path):
     made = base(tmp_path / "home", migrated, *BLIND["curator"])
     settings, store = made.world(plans(Random(1), made.user_id, extra=0)[0])
 
     async def told() -> list[str]:
-        events = progress.events_for(create_app(settings, store, cache_times=UNCACHED).state.site, made.secret, from_cookie=False)
+        site = create_app(settings, store, cache_times=UNCACHED).state.site
+        events = progress.events_for(site, made.secret, from_cookie=False, look_s=0.001, still_here_s=0.01)
         first = await anext(events)
         cast(store, UNJUDGED[0])
         hidden = await anext(events)

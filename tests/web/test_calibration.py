@@ -216,7 +216,7 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(web: Web, monkeypat
 def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch):
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    gate, counting = Event(), Probing(web.store)
+    gate, counting = Event(), Probing(web.store, UNCACHED)
     counted = counting._probed
 
     def slowly(asked: Asked) -> probing.Probed:
@@ -251,7 +251,7 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monke
     """Whoever asks while somebody else's count is under way is given that count."""
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    read, gate, counting = Event(), Event(), Probing(web.store)
+    read, gate, counting = Event(), Event(), Probing(web.store, UNCACHED)
     counted = counting._probed
 
     def counted_and_slowly_told(asked: Asked) -> probing.Probed:
@@ -281,7 +281,7 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monke
 
 @on_sqlite
 def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(web: Web, monkeypatch: pytest.MonkeyPatch):
-    ids, counting = publish(web, [0.9, 0.8]), Probing(web.store)
+    ids, counting = publish(web, [0.9, 0.8]), Probing(web.store, UNCACHED)
     submit = counting._thread.submit
 
     def submitted_and_done(*asked: object) -> Future:

@@ -2,8 +2,9 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from rlhf_pipeline.web.recent import OLD_S, Current, Recent
+from rlhf_pipeline.web.recent import OLD_S, CacheTimes, Current, ReaderCounts, Recent
 
 
 class Hand:
@@ -97,3 +98,51 @@ def test_many_who_ask_at_once_read_once():
     for thread in threads:
         thread.join()
     assert n == 1
+
+
+def test_slow_count_of_a_reader_rests_and_quick_one_does_not():
+    clock, times = Hand(), CacheTimes(quick_s=0.05, rest=20)
+    counts = ReaderCounts[float](times, clock)
+
+    def count(takes: float) -> float:
+        clock.at += takes
+        return clock.at
+
+    assert counts.get("ann", 1, lambda: count(0.01)) == 0.01
+    assert counts.get("ann", 1, lambda: count(0.01)) == 0.01, "nothing new"
+    assert counts.get("ann", 2, lambda: count(0.5)) == 0.51
+    clock.at += 9.9
+    assert counts.get("ann", 3, lambda: count(0.5)) == 0.51
+    assert not counts.is_current("ann", 3)
+    clock.at += 0.2
+    assert counts.get("ann", 3, lambda: count(0.5)) == clock.at
+    assert counts.is_current("ann", 3)
+
+
+def test_readers_do_not_share_counts():
+    counts = ReaderCounts[str]()
+    assert [counts.get(who, 1, lambda who=who: f"of {who}") for who in ("ann", "bob", "ann")] == ["of ann", "of bob", "of ann"]
+    assert not counts.is_current("cyd", 1)
+
+
+def test_one_request_of_a_reader_counts_and_others_get_the_previous_count():
+    clock, counting, gate = Hand(), threading.Event(), threading.Event()
+    counts = ReaderCounts[int](CacheTimes(quick_s=0.05, rest=0), clock)
+
+    def count(n: int) -> int:
+        counting.set()
+        assert gate.wait(30)
+        clock.at += 1
+        return n
+
+    with ThreadPoolExecutor(8) as pool:
+        first = [pool.submit(counts.get, "ann", 1, lambda n=n: count(n)) for n in range(8)]
+        gate.set()
+        assert len({one.result() for one in first}) == 1
+        gate.clear()
+        counting.clear()
+        second = pool.submit(counts.get, "ann", 2, lambda: count(20))
+        assert counting.wait(30)
+        assert counts.get("ann", 2, lambda: count(30)) == first[0].result()
+        gate.set()
+        assert second.result() == 20

@@ -48,22 +48,25 @@ def metrics(site: AnySite, principal: Annotated[Principal, Depends(needs(Permiss
     return progress.metrics(site, principal)
 
 
-async def events_for(site: Site, secret: str, *, from_cookie: bool) -> AsyncIterator[str]:
+async def events_for(
+    site: Site, secret: str, *, from_cookie: bool, look_s: float = LOOK_S, still_here_s: float = STILL_HERE_S
+) -> AsyncIterator[str]:
     looked_at, told, quiet = -1, "", 0.0
     while True:
         newest = await run_in_threadpool(site.store.audit.head)
         if newest[0] != looked_at:
-            looked_at = newest[0]
             # Somebody whose session ended reads no further.
             principal = site.auth.remembered(secret) or await run_in_threadpool(site.auth.principal, secret, from_cookie=from_cookie)
             if principal is None or not principal.may(Permission.PROGRESS_READ):
                 return
             now = (await run_in_threadpool(progress.of_project, site, principal)).model_dump_json()
+            if await run_in_threadpool(progress.is_current, site, principal):
+                looked_at = newest[0]
             if now != told:  # else the moment of an event would reveal votes that a blind reader does not see
                 told, quiet = now, 0.0
                 yield f"event: progress\ndata: {now}\n\n"
-        if quiet >= STILL_HERE_S:
+        if quiet >= still_here_s:
             quiet = 0.0
             yield ": still here\n\n"
-        await asyncio.sleep(LOOK_S)
-        quiet += LOOK_S
+        await asyncio.sleep(look_s)
+        quiet += look_s
