@@ -104,6 +104,7 @@ class CorkedHttp(HttpToolsProtocol):
         self._head_timeout_s = head_timeout_s
         self._body_timeout_s = body_timeout_s
         self._hang_up_timer: asyncio.TimerHandle | None = None
+        self._hang_up_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]
@@ -125,16 +126,28 @@ class CorkedHttp(HttpToolsProtocol):
         self._hang_up_after(None)
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._hang_up_after(self._hang_up_s)  # a request behind it is read again only now
+
     def _hang_up_after(self, seconds: float | None) -> None:
         """Replace the timer; None stops it."""
         if self._hang_up_timer is not None:
             self._hang_up_timer.cancel()
+        self._hang_up_s = seconds
         self._hang_up_timer = None if seconds is None else self.loop.call_later(seconds, self._hang_up)
 
     def _hang_up(self) -> None:
+        if self._answers_earlier_request():
+            self._hang_up_after(self._hang_up_s)
+            return
         if self.cycle is None or not self.cycle.response_started:
             self.transport.write(TOO_SLOW)
         self.transport.close()
+
+    def _answers_earlier_request(self) -> bool:
+        """Whether the slow request stands behind one whose answer is not complete."""
+        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete)
 
 
 def _how(head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S) -> dict[str, Any]:

@@ -95,3 +95,18 @@ def test_long_answer_is_not_cut_off(connection: socket.socket):
     connection.settimeout(DEADLINE_S)
     answer = b"".join(iter(lambda: connection.recv(1000), b""))
     assert answer.count(b"data: ") == TICKS
+
+
+@pytest.mark.parametrize(
+    "second", [b"GET / HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"], ids=["head", "body"]
+)
+def test_slow_second_request_does_not_cut_the_first_answer(connection: socket.socket, second: bytes):
+    connection.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n" + second)
+    connection.settimeout(DEADLINE_S)
+    answer = b""
+    while b"\r\n0\r\n\r\n" not in answer:
+        received = connection.recv(1000)
+        assert received, answer
+        answer += received
+    assert answer.count(b"data: ") == TICKS
+    trickle(connection, b"x")
