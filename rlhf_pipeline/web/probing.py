@@ -21,7 +21,6 @@ from rlhf_pipeline.store.judged import has_predicted, newest_judged, newest_pred
 from rlhf_pipeline.web.recent import CacheTimes, Recent
 
 NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
-AGAIN_WAIT_S = 0.25  # who can be given the count before waits no longer for the next
 KEPT = 8  # counts, and as many may be waited for
 
 
@@ -80,7 +79,7 @@ class Probing:
                 running = self._running[asked] = self._thread.submit(self._count, asked)
         if running is not None:
             try:
-                return running.result(timeout=wait_s if known is None else min(wait_s, AGAIN_WAIT_S)).beside(head)
+                return running.result(timeout=wait_s if known is None else min(wait_s, self._times.probe_wait_s)).beside(head)
             except TimeoutError:
                 pass
         return None if known is None else known.beside(head)

@@ -63,6 +63,7 @@ class CacheTimes:
     fits_s: float = 10.0  # of the annotator model
     quick_s: float = 0.05  # a value that took longer to read may be given as it was, while a new one is read
     quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes
+    probe_wait_s: float = 0.25  # for a new one of these, before the previous one is given
     rest: float = 20.0  # a slow count is repeated at the earliest after this many times its duration
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 
@@ -216,7 +217,7 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(web: Web, monkeypat
 def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch):
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    gate, counting = Event(), Probing(web.store, UNCACHED)
+    gate, counting = Event(), Probing(web.store, replace(UNCACHED, probe_wait_s=0.1))
     counted = counting._probed
 
     def slowly(asked: Asked) -> probing.Probed:
