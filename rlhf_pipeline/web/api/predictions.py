@@ -9,13 +9,14 @@ from pydantic import BaseModel, Field
 from rlhf_pipeline.champions import PairPrediction, Question
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import MOST_IN_BATCH, Model, Words
 
 router = api_router("predictions")
+MODEL = "a prediction by a model that is fitted to all votes"
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, MODEL))]
 
 
 class PairToPredict(Model):
@@ -50,17 +51,8 @@ class PredictionsOut(BaseModel):
 
 
 @router.post("/predictions")
-def predict(
-    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))], body: PairToPredict | PairsToPredict
-) -> PredictionsOut:
+def predict(site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict) -> PredictionsOut:
     """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept of it but the answer to its key."""
-    if principal.user.kind == "person" and blind_reader(principal) is not None:
-        raise Problem(
-            403,
-            "Your roles let you vote, and whoever votes judges blind: no model's opinion before one's own. Ask under an account without "
-            "a role that votes.",
-            kind="blind",
-        )
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.answers([Question(**pair.model_dump()) for pair in asked])
     return PredictionsOut(**_shared(answers[0]), predictions=[PredictionOut(**_own(answer)) for answer in answers])
