@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from rlhf_pipeline.web.problems import Problem
 
 MOST_PER_TOKEN = 10  # a stream looks into the store every second; over HTTP/1.1 a browser opens six connections to a host
+RETRY_AFTER_S = 10
 MEDIA_TYPE = "text/event-stream"
 
 
@@ -32,6 +33,7 @@ class Streams:
                     429,
                     f"This login holds {self._most} event streams open already. Close one of them, such as a page in another tab.",
                     kind="too_many_streams",
+                    headers={"Retry-After": str(RETRY_AFTER_S)},
                 )
             self._open[token_id] += 1
         try:

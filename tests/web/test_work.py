@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +42,20 @@ def true_side(web: Web, client: httpx.Client, side: str) -> None:
             shown = {"a": "b", "b": "a"}[side] if is_swapped else side
             body = {"assignment_id": card["assignment_id"], "choice": shown, "strength": 4}
             assert client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).status_code == 201
+
+
+def test_eleventh_event_stream_of_a_token_is_refused(web: Web):
+    reader = web.client("auditor")
+    with ExitStack() as streams:
+        opened = [streams.enter_context(reader.stream("GET", "/progress/events")) for _ in range(10)]
+        assert {one.status_code for one in opened} == {200}
+        refused = reader.get("/progress/events")
+        assert refused.status_code == 429
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["type"] == "urn:rlhf:problem:too_many_streams"
+        assert int(refused.headers["Retry-After"]) > 0
+        with web.client("auditor").stream("GET", "/progress/events") as other:
+            assert other.status_code == 200
 
 
 def test_comparisons_are_listed_page_by_page(web: Web):
