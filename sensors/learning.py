@@ -46,7 +46,7 @@ class NextFit:
 def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
     """The first fit, a refit, or the next try after a reward model was refused; by votes up to that seq."""
     champion = store.promotions.champion(model_name(settings))
-    latest = store.calibrations.newest()
+    latest = store.calibrations.of_latest_fit()
     if latest is not None and latest.refusal is not None and (champion is None or latest.reward_model != label_of(champion)):
         after, data_seq, needed = f"refused-{latest.reward_model.rpartition('@')[2]}", latest.refusal.data_seq, settings.retry_after_pairs
     elif champion is not None:

@@ -90,12 +90,15 @@ class Calibrations:
                     return report, json.loads(row.calibrator)
         return None
 
-    def newest(self) -> CalibrationReport | None:
-        """The report that was fitted last, of any reward model calibrated here; None before the first."""
-        order = calibrations.c.fitted_at.desc(), calibrations.c.version.desc()
+    def of_latest_fit(self) -> CalibrationReport | None:
+        """The newest report of the reward model with the highest version that was calibrated here; None before the first."""
         with self._database.reading() as connection:
-            text = connection.execute(select(calibrations.c.report).where(self._made_here()).order_by(*order).limit(1)).scalar()
-        return None if text is None else CalibrationReport.from_json(text)
+            labels = connection.execute(select(calibrations.c.reward_model).where(self._made_here()).distinct()).scalars().all()
+            if not labels:
+                return None
+            of_model = calibrations.c.reward_model == max(labels, key=lambda label: int(label.rpartition("@")[2]))
+            newest = select(calibrations.c.report).where(self._made_here(), of_model).order_by(calibrations.c.version.desc()).limit(1)
+            return CalibrationReport.from_json(connection.execute(newest).scalar_one())
 
     def log(self) -> list[CalibrationReport]:
         """The reports of all calibrators made here, in order of fitting."""

@@ -53,11 +53,11 @@ def vote(store: Store) -> Callable[[int], int]:
     return cast
 
 
-def calibrated(store: Store, version: int, data_seq: int, *, refused: bool) -> None:
+def calibrated(store: Store, version: int, data_seq: int, *, refused: bool, hours_later: int = 0) -> None:
     store.calibrations.add(
         CalibrationReport(
             reward_model=f"demo.reward_model@{version}", method="none", params={}, raw=MEASURED, calibrated=MEASURED, candidates={},
-            data_hash="h", n_fit=9, fitted_at=NOON + timedelta(minutes=version),
+            data_hash="h", n_fit=9, fitted_at=NOON + timedelta(minutes=version, hours=hours_later),
             refusal=Refusal(cause="too weak", data_seq=data_seq) if refused else None,
         ),
         {"method": "none"},
@@ -94,6 +94,19 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(settings: 
     assert next_fit(settings, store).short is None
     calibrated(store, 3, store.votes.max_seq(), refused=False)  # not better, but not refused either
     assert next_fit(settings, store).short == "15 of 100 voted comparisons beyond 1"
+
+
+def test_recalibrated_champion_does_not_end_the_retry_of_a_refused_challenger(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
+    seq = vote(30)
+    calibrated(store, 9, seq, refused=False)
+    promoted(store, 9, seq)
+    calibrated(store, 10, vote(5), refused=True)
+    calibrated(store, 9, seq, refused=False, hours_later=1)
+    assert next_fit(settings, store).short == "0 of 10 voted comparisons beyond refused-10"
+    calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)  # it may become champion now
+    assert next_fit(settings, store).short == "5 of 100 voted comparisons beyond 9"
 
 
 def test_refused_model_that_a_person_promoted_waits_for_a_refit(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:

@@ -131,7 +131,7 @@ def test_refusal_is_stored_with_what_the_model_had_learnt_from(champions, settle
     assert settled.told.startswith("demo.reward_model@3 was refused and stays candidate: accuracy")
     refusal = champions.refusal("demo.reward_model@3")
     assert (refusal.data_seq, refusal.cause) == (CHANGE, settled.reason)
-    assert champions.store.calibrations.newest().refusal == refusal
+    assert champions.store.calibrations.of_latest_fit().refusal == refusal
 
 
 def test_champion_itself_is_never_refused(champions, settle, champion, forgetful):
