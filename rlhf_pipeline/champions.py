@@ -401,8 +401,9 @@ def assess(
 ) -> Assessment:
     """Whether `new` may take the champion's place, by pairs of the calib split voted on since the last of `taste_changes`.
 
-    It is refused where it is too weak and no better than the champion, where it is less accurate than the champion on the latest window, and where no pair was voted on
-    since the change; otherwise the log loss decides (`not_worse`). Of the champion's own version only calibrators are compared.
+    It is refused if it is too weak and no better than the champion, if it is less accurate than the champion on the latest window, or if no
+    pair was voted on since the change; otherwise the log loss decides (`not_worse`). Of the champion's own version only calibrators are
+    compared.
     """
     counted = calib[taste_changes.is_current(calib)]
     if champion is None or champion.label != new.label:

@@ -35,5 +35,5 @@ def decode_frames(contents: Sequence[bytes], schema: FrameSchema) -> pd.DataFram
         rows = ds.FileSystemDataset(fragments, schema.arrow(), parquet).to_table().to_pandas()
     except Exception as cause:  # a damaged file raises whatever the decoder trips over
         said = " ".join(str(cause).split()) or type(cause).__name__
-        raise FrameError(f"{schema.name}: this is no whole Parquet file ({said}).") from cause
+        raise FrameError(f"{schema.name}: the file is damaged or not a Parquet file ({said}).") from cause
     return check_frame(rows, schema)

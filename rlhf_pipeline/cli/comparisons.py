@@ -51,7 +51,7 @@ def offer(
 
 @app.command("withdraw")
 def withdraw(ids: Annotated[str, typer.Option(help="Comparison ids, with commas between them.", show_default=False)]) -> None:
-    """Take back what nobody judges yet; cards on somebody's table and judgements stay."""
+    """Withdraw open slots; leased cards and judgements stay."""
     workspace = Workspace.here()
     workspace.store.migrate()
     n = workspace.store.assignments.withdraw(_split(ids), actor=ACTOR)

@@ -24,9 +24,7 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as cause:
             if isinstance(cause, OSError) and cause.errno:
                 raise  # the disk refuses; of a damaged footer Arrow says no number
-            raise DatasetError(
-                f"{path} is no whole Parquet file: it was cut off, or is something else. Copy it again. ({cause})"
-            ) from cause
+            raise DatasetError(f"{path} is truncated or not a Parquet file. Copy it again. ({cause})") from cause
         twice = duplicate_columns(self._file.schema_arrow)
         if twice:
             raise DatasetError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")

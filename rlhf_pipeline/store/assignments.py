@@ -20,7 +20,7 @@ from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
 
 
 class WorkLeft(Record):
-    """Comparisons offered to people, and judgements of them: wanted, made, on somebody's table now."""
+    """Comparisons offered to people, and their slots: all, done and leased."""
 
     n_comparisons: int
     n_slots: int
@@ -116,7 +116,7 @@ class Assignments:
             raise UnknownComparison(f"Comparison {min(unknown)!r} was never published here. Publish it first, or correct the id.")
 
     def withdraw(self, comparison_ids: Sequence[str], *, actor: str) -> int:
-        """Take back what is still open of these comparisons; cards on somebody's table and judgements stay. Slots taken back."""
+        """Withdraw the open slots of these comparisons; leased cards and judgements stay. Returns how many were withdrawn."""
         n = 0
         for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
             with acting(self._database) as (connection, ledger):

@@ -160,7 +160,7 @@ class Watchdog:
 
 
 def _shut(descriptor: int) -> None:
-    """Wake whoever waits for this socket; its owner closes it."""
+    """Wake the thread that waits for this socket; the owner closes it."""
     with socket.socket(fileno=os.dup(descriptor)) as twin:
         twin.shutdown(socket.SHUT_RDWR)
 

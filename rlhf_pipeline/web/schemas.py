@@ -356,7 +356,7 @@ class Withdrawal(Model):
 
 
 class Withdrawn(BaseModel):
-    n_slots: int | None = Field(description="taken back; cards on somebody's table stay. Null for users who may vote")
+    n_slots: int | None = Field(description="open slots that were withdrawn; leased cards stay. Null for users who may vote")
 
 
 class ConsensusOut(BaseModel):

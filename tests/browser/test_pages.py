@@ -111,7 +111,7 @@ def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin:
     assert site.store.assignments.work_left().n_slots == 10
     page.get_by_role("link", name="Explain to a curious").first.click()
     page.get_by_role("button", name="Ask no more").click()
-    page.get_by_text("2 judgements are asked for no more").wait_for()
+    page.get_by_text("2 open judgements were withdrawn").wait_for()
     assert site.store.assignments.work_left().n_slots == 8
 
 

@@ -35,5 +35,5 @@ class Parquet:
         try:
             rows = pq.read_table(file, **READING).to_pandas(types_mapper=WHOLE.get)
         except Exception as cause:  # a damaged file raises whatever the decoder trips over
-            raise FrameError(f"{schema.name}: this is no whole Parquet file ({cause}). Write or copy it anew.") from cause
+            raise FrameError(f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or copy it again.") from cause
         return check_frame(rows, schema)

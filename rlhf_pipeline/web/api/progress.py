@@ -30,7 +30,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/progress")
 def read(site: AnySite, principal: Reader) -> ProgressOut:
-    """What is wanted, done and on somebody's table; votes by day and by annotator. Users who may vote get only votes on
+    """Judgements that are offered, done and under way; votes by day and by annotator. Users who may vote get only votes on
     comparisons they have judged."""
     return progress.of_project(site, principal)
 

@@ -49,7 +49,7 @@ async def problem_page(request: Request, problem: Problem) -> Response:
 
 
 async def _asker_of(request: Request, problem: Problem) -> Principal | None:
-    """None for nobody, and where asking the store again could raise the very error that is told."""
+    """The user who asks; after a server error only one who is remembered, since the store could raise the same error again."""
     if problem.status >= 500:
         return asked_before(request)
     try:

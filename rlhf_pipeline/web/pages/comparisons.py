@@ -79,7 +79,7 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
 def withdraw(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
     ids = checked(Withdrawal, {"ids": _ids(form)}).ids
     n = withdraw_slots(site, principal, ids).n_slots
-    told = "Judgements that are still open are asked for no more." if n is None else f"{n:,} judgements are asked for no more."
+    told = "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
     return _list(site, request, principal, told=told)
 
 

@@ -81,7 +81,7 @@ def test_another_delimiter_can_be_named(tmp_path):
 def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
     pq.write_table(pa.table({"a": [str(i) for i in range(1000)]}), tmp_path / "whole.parquet")
     whole = (tmp_path / "whole.parquet").read_bytes()
-    with pytest.raises(DatasetError, match=r"half\.parquet is no whole Parquet file: it was cut off.*Copy it again"):
+    with pytest.raises(DatasetError, match=r"half\.parquet is truncated or not a Parquet file.*Copy it again"):
         open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
 
 
@@ -100,7 +100,7 @@ def test_damaged_footer_of_a_parquet_file_is_named(tmp_path):
     pq.write_table(pa.table({"a": ["x"] * 10}), tmp_path / "f.parquet")
     whole = (tmp_path / "f.parquet").read_bytes()
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    with pytest.raises(DatasetError, match=r"f\.parquet is no whole Parquet file.*Copy it again"):
+    with pytest.raises(DatasetError, match=r"f\.parquet is truncated or not a Parquet file.*Copy it again"):
         open_rows(write(tmp_path / "f.parquet", whole[:footer] + b"\xff" * 32 + whole[footer + 32 :]))
 
 
@@ -172,7 +172,7 @@ def test_an_array_that_breaks_off_names_the_line(tmp_path, content, why):
         ("f.txt", b"hello", "unknown kind '.txt'. Give .parquet, .jsonl"),
         ("f.csv", b"a,a\n1,2\n", "come twice in the header"),
         ("f.csv", b"\n\n", "line 1: no header"),
-        ("f.parquet", b"a,b\n1,2\n", "no whole Parquet file"),
+        ("f.parquet", b"a,b\n1,2\n", "truncated or not a Parquet file"),
     ],
 )
 def test_what_holds_no_rows_is_refused_with_its_cure(tmp_path, name, content, why):
