@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Web:
     settings: Settings
     url: str
     clock: ShiftedClock
+    clients: list[httpx.Client] = field(default_factory=list)
 
     def add(self, *roles: Role | str, email: str | None = None, **more: str) -> User:
         email = email or f"{'-'.join(roles) or 'nobody'}{self.store.users.count()}@example.org"
@@ -55,13 +56,13 @@ class Web:
         secret, _ = self.store.tokens.issue(
             user.user_id, kind="api", lifetime=timedelta(seconds=lasts), actor="test", scopes=scopes, name="test"
         )
-        client = httpx.Client(base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+        client = self._connect({"Authorization": f"Bearer {secret}"})
         client.user = user  # type: ignore[attr-defined]
         return client
 
     def browser(self, user: User) -> httpx.Client:
         """A browser in which the user logged in by a link."""
-        client = httpx.Client(base_url=f"{self.url}/api/v1", headers={"Origin": self.url}, timeout=60)
+        client = self._connect({"Origin": self.url})
         secret, _ = self.store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
         assert client.post("/auth/redeem", json={"token": secret}).status_code == 204
         return client
@@ -71,7 +72,13 @@ class Web:
         return PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(password)
 
     def anonymous(self) -> httpx.Client:
-        return httpx.Client(base_url=f"{self.url}/api/v1", timeout=60)
+        return self._connect({})
+
+    def _connect(self, headers: dict[str, str]) -> httpx.Client:
+        # Without TLS: reading the certificates would take longer than most tests.
+        client = httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=False)
+        self.clients.append(client)
+        return client
 
     def publish(self, n: int = 5, *, offer: bool = True, overlap: int = 1, prefix: str = "c", **more: object) -> list[str]:
         frame = comparisons(n, prefix=prefix, **more)
@@ -162,4 +169,7 @@ def cache_times() -> CacheTimes:
 def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock, cache_times: CacheTimes) -> Iterator[Web]:
     store = open_store("demo")
     with Server(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
-        yield Web(store, settings, server.url, clock)
+        web = Web(store, settings, server.url, clock)
+        yield web
+        for client in web.clients:
+            client.close()

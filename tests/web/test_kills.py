@@ -1,6 +1,6 @@
 """kill -9 of the server at random moments while people vote: every answer of 201 is in the database, the chain verifies, no half row.
 
-Ten kills in the suite; `KILLS=200 pytest tests/web/test_kills.py` is the whole of it.
+Six kills in the suite; `KILLS=200 pytest tests/web/test_kills.py` is the whole of it.
 """
 
 import http.client
@@ -22,7 +22,7 @@ from tests.web.served import Served, served
 
 pytestmark = pytest.mark.timeout(3600)
 
-KILLS = int(os.environ.get("KILLS", "10"))
+KILLS = int(os.environ.get("KILLS", "6"))
 VOTERS = 8
 
 
