@@ -207,6 +207,15 @@ def lost_config(folder: Path) -> Path | None:
     return facts.config if facts is not None and facts.config is not None and not facts.config.is_file() else None
 
 
+def record_replaced(home: Path, manifest: Manifest, hashes: FileHashes) -> None:
+    """Record what the restored home holds of the files that were written while their database had been copied already."""
+    hashes.forget(manifest.replaced)
+    for name in manifest.replaced:
+        if (home / name).is_file():
+            with hashes.replacing({name: (home / name).read_bytes()}):
+                pass
+
+
 def _claim(folder: Path, home: Path) -> None:
     within = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
     if within or home.resolve().is_relative_to(folder.resolve()):
@@ -333,7 +342,7 @@ def _copied(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.part")
         shutil.copyfile(source, partial)
-        shutil.copymode(source, partial)
+        shutil.copystat(source, partial)
         os.replace(partial, target)
 
 

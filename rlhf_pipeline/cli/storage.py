@@ -90,7 +90,7 @@ def restore(
     if settings.config is None and lost is not None:
         echo(f"{lost}, the settings of the backed up home, is not here: defaults apply. To name another file: RLHF_CONFIG=FILE rlhf init.")
     prepare(workspace)
-    workspace.store.file_hashes.forget(manifest.replaced)
+    backups.record_replaced(settings.home, manifest, workspace.store.file_hashes)
     workspace.store.close()
     echo(f"{settings.home}: {backups.summary(manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
 

@@ -284,6 +284,11 @@ class Registry:
             return bool(self._tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model)))
         return local.is_dir() and folder_hash(local) == model.content_hash
 
+    def has_deleted_run(self, model: ModelVersion) -> bool:
+        """Whether somebody deleted the version's run in MLflow, which keeps it until its garbage collection."""
+        run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
+        return run is not None and run.info.lifecycle_stage == "deleted"
+
     def local_folder(self, model: ModelVersion) -> Path | None:
         """Where the files lie if that is on this machine."""
         run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))

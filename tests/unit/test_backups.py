@@ -38,7 +38,9 @@ def test_file_replaced_during_a_backup_is_readable_after_the_restore(tmp_path: P
     monkeypatch.undo()
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
     storage.restore(folder)
-    assert len(Workspace.here().files.read_frame("votes", DAY)) == 1
+    restored = Workspace.here()
+    assert len(restored.files.read_frame("votes", DAY)) == 1
+    assert [known.path for known in restored.store.file_hashes.all()] == [f"frames/votes/{DAY}.parquet"]
 
 
 @pytest.fixture

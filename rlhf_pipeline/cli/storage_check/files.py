@@ -1,6 +1,7 @@
 """Checks every file below the frames and the home: readable, as recorded, inside its folder, and in agreement with the store."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ from rlhf_pipeline.cli.storage_check.finding import Finding, summarise
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.object_stores import get, is_local, names
+from rlhf_pipeline.object_stores import get, is_local, names, written_at
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.store import Store
 
@@ -99,20 +100,41 @@ def _records(stages: Sequence[str], files: Artefacts) -> Finding:
 
 
 def _recorded(settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress) -> Finding:
-    """Place of every recorded file, and SHA-256 of those not `read` yet; files of an older version of this program are not recorded."""
+    """Place of every recorded file, and SHA-256 of those not `read` yet.
+
+    Files from before the first recorded one are of an older version of this program, which recorded none. Later ones are a fault.
+    """
     recorded = store.file_hashes.all()
     known = sorted({one.path for one in recorded})
     faults = []
     for done, name in enumerate(known):
         progress(done, len(known), name)
-        root = files.base if name.startswith(f"{FOLDER}/") else UPath(settings.home)
-        path = root / name.removeprefix(f"{FOLDER}/")
+        root, path = _place_of(name, files, settings)
         outside = _outside(root, path)
         faults += outside if outside or name in read else _difference(name, path, store)
     n_pending = len({one.path for one in recorded if one.state == "pending"})
-    n_unknown = len(read - set(known))
+    unknown = sorted(read - set(known))
+    if recorded:
+        began_at = min(one.written_at for one in recorded)
+        faults += _written_unrecorded([_place_of(name, files, settings)[1] for name in unknown], began_at)
+    n_unknown = len(unknown)
     said = f"{len(known):,} as written" + (f", {n_unknown:,} not recorded" if n_unknown else "")
     return summarise("hashes of files", said + (f", {n_pending:,} with a write that did not end" if n_pending else ""), faults)
+
+
+def _place_of(name: str, files: Artefacts, settings: Settings) -> tuple[UPath, UPath]:
+    """Folder and path of a file by its recorded name."""
+    root = files.base if name.startswith(f"{FOLDER}/") else UPath(settings.home)
+    return root, root / name.removeprefix(f"{FOLDER}/")
+
+
+def _written_unrecorded(paths: Sequence[UPath], began_at: datetime) -> list[str]:
+    """Files without a hash, although they were written after the store recorded others."""
+    return [
+        f"{path} has no recorded hash, although it was written on {at:%Y-%m-%d}, after others were recorded: it cannot be verified. {AGAIN}"
+        for path, at in ((path, written_at(path)) for path in paths)
+        if at is not None and at > began_at
+    ]
 
 
 def _outside(root: UPath, path: UPath) -> list[str]:

@@ -93,6 +93,12 @@ def _versions(registry: Registry, kind: Kind, settings: Settings, store: Store, 
     faults = [
         f"{registry.name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}." for number in sorted(referenced - known)
     ]
+    faults += [
+        f"The MLflow run of {version.label} is deleted, and `mlflow gc` would remove its files. Restore it: `mlflow runs restore --run-id "
+        f"{version.mlflow_run_id}`."
+        for version in versions
+        if version.version in referenced and registry.has_deleted_run(version)
+    ]
     n_removed, max_seq = 0, store.votes.max_seq()
     with tempfile.TemporaryDirectory() as downloads:
         for done, version in enumerate(versions):

@@ -15,6 +15,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
@@ -24,7 +25,7 @@ from rlhf_pipeline.cli.storage_check.files import file_findings
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.frames import COMPARISONS, check_frame
+from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import silent
 from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, ModelVersion, NewVote
 from rlhf_pipeline.store import Store, integrity
@@ -303,6 +304,14 @@ def test_missing_files_of_a_champion_are_found(home: Path) -> None:
     assert "The files of demo.policy@1 are gone" in faults(home)
 
 
+def test_deleted_run_of_a_champion_is_found(home: Path) -> None:
+    with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as database, database:
+        database.execute("UPDATE runs SET lifecycle_stage = 'deleted'")
+    said = faults(home)
+    assert "The MLflow run of demo.policy@1 is deleted" in said
+    assert "mlflow runs restore --run-id" in said
+
+
 def test_models_that_lie_outside_the_home_are_a_fault(used: Path, home: Path) -> None:
     point_mlflow(home, home, used, LOCATIONS[:1])
     said = faults(home)
@@ -352,6 +361,18 @@ def test_files_of_an_older_version_are_counted_and_no_fault(home: Path) -> None:
     forget_hashes(home)
     assert file_faults(home) == ""
     assert hashes_line(home) == "0 as written, 5 not recorded"
+
+
+def test_frame_that_was_written_past_the_records_is_a_fault(home: Path) -> None:
+    path = Artefacts(home / "frames").write_frame("preference_pairs", PREFERENCE_PAIRS.empty())
+    assert f"{path} has no recorded hash" in file_faults(home)
+
+
+def test_frame_from_before_the_first_record_is_no_fault(home: Path) -> None:
+    path = Artefacts(home / "frames").write_frame("preference_pairs", PREFERENCE_PAIRS.empty())
+    os.utime(path, (NOON.timestamp(), NOON.timestamp()))
+    assert file_faults(home) == ""
+    assert "1 not recorded" in hashes_line(home)
 
 
 def test_frame_that_leads_outside_its_folder_is_a_fault(home: Path, tmp_path: Path) -> None:
