@@ -1,6 +1,7 @@
 """Connections to a Postgres server that fail within seconds when the server stops answering."""
 
 import os
+import re
 import socket
 import threading
 import time
@@ -58,7 +59,18 @@ def _answers(engine: Engine, network: dict[str, Any]) -> bool:
         with closing(psycopg2.connect(**{**network, **parameters})):
             return True
     except psycopg2.OperationalError as refusal:
-        return "FATAL" in str(refusal)
+        return is_refusal(str(refusal))
+
+
+def is_refusal(message: str) -> bool:
+    r"""Whether a failed connection was refused by the server itself, in whatever language it speaks.
+
+    libpq puts two blanks behind the server's severity alone; psycopg2 has no SQLSTATE for a connection that did not come about.
+
+    >>> is_refusal('connection to server at "db" failed: ВАЖНО:  превышен предел'), is_refusal("connection failed: timeout expired")
+    (True, False)
+    """
+    return re.search(r"\S:  \S", message) is not None
 
 
 class Watchdog:
