@@ -162,8 +162,15 @@ class Spending:
     cost_unknown: int = 0
 
 
+WRITE_AGAIN_S = (0.2, 1.0, 3.0)
+RENEW_S = 30.0
+
+
 class WorkLedger(Protocol):
     """Every completion asked for, as a row that is claimed, called for and settled. Calls may come from any thread or process."""
+
+    write_again_s: tuple[float, ...]  # waits before a write that the store refused is tried again
+    renew_s: float  # between two renewals of claims while something long is done with them
 
     def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
         """Note what is asked for, and which run of Dagster asks. One that was cut off or parked goes on where it was, at the prices of now; of

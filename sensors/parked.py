@@ -25,7 +25,7 @@ FIRST_WAIT = timedelta(minutes=10)  # after a run that failed before it came to 
 COMPLETIONS = dg.AssetKey("completions")
 
 
-def parked_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+def parked_sensor(settings: Settings, status: dg.DefaultSensorStatus, *, first_wait: timedelta = FIRST_WAIT) -> dg.SensorDefinition:
     @dg.sensor(name="parked", job=collection, minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
     def parked(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Asks again for what waited for a provider, once its time is over."""
@@ -48,7 +48,7 @@ def parked_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
             if days not in asked.values() and json.loads(run.record).get("calls", {}).get("batch"):
                 context.log.warning(f"What batches of {run.run_id} make is read by nobody else: the days left of it are paid for again.")
             for first, of in asked.items():
-                if (key := _key(context.instance, first)) is not None:
+                if (key := _key(context.instance, first, first_wait)) is not None:
                     requests.append(_again(context.instance, asked_by.dagster_run, key, of))
         if requests:
             return dg.SensorResult(run_requests=requests)
@@ -59,12 +59,11 @@ def parked_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
     return parked
 
 
-def _key(instance: dg.DagsterInstance, first: str) -> str | None:
-    """Under which to ask now; None while a run under an earlier one is at it, or failed a short while ago.
+def _key(instance: dg.DagsterInstance, first: str, wait: timedelta) -> str | None:
+    """Under which to ask now; None while a run under an earlier one is at it, or failed less than `wait` ago, which doubles each time.
 
     A run that got as far as the ledger is parked no more, or until another time: so those found here ended before they came to it.
     """
-    wait = FIRST_WAIT
     for key, record in _asked(instance, first):
         if record is None:
             return key

@@ -62,7 +62,7 @@ def may_repeat(call: Call[Any]) -> bool:
     return call.method == "GET" or call.key is not None
 
 
-def wait_before_repeating(call: Call[Any], response: httpx.Response) -> float | None:
+def wait_before_repeating(call: Call[Any], response: httpx.Response, longest_s: float = LONGEST_WAIT_S) -> float | None:
     """Seconds after which to send the same again, under the same key; None where the answer stands."""
     if not may_repeat(call):
         return None
@@ -74,13 +74,13 @@ def wait_before_repeating(call: Call[Any], response: httpx.Response) -> float | 
         seconds = float(asked) if asked is not None else 0.0
     except ValueError:  # a date: the server is down for longer than anybody waits here
         return None
-    return seconds if seconds <= LONGEST_WAIT_S else None
+    return seconds if seconds <= longest_s else None
 
 
-def pauses(random_: random.Random) -> Iterator[float]:
+def pauses(random_: random.Random, longest_s: float = LONGEST_WAIT_S) -> Iterator[float]:
     """Growing, and different for everybody who waits for the same server."""
     for n in range(TRIES - 1):
-        yield min(LONGEST_WAIT_S, 0.1 * 2**n) * (0.5 + random_.random())
+        yield min(longest_s, 0.1 * 2**n) * (0.5 + random_.random())
 
 
 def answer_of(call: Call[T], response: httpx.Response) -> T:

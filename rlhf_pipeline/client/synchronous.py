@@ -24,14 +24,23 @@ class Client:
     ServerUnavailable once a server has not answered several tries.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = exchange.TIMEOUT_S, transport: Any = None):
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = exchange.TIMEOUT_S,
+        longest_wait_s: float = exchange.LONGEST_WAIT_S,
+        transport: Any = None,
+    ):
+        self._longest_wait_s = longest_wait_s
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=exchange.base_url(url), headers=headers, timeout=timeout_s, transport=transport, trust_env=False)
         self._random = random.Random()
 
     def send(self, call: Call[T]) -> T:
         """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises anything."""
-        pauses = exchange.pauses(self._random)
+        pauses = exchange.pauses(self._random, self._longest_wait_s)
         while True:
             try:
                 response = self._http.send(exchange.request_of(self._http, call))
@@ -41,7 +50,7 @@ class Client:
                     raise exchange.unreachable(self._http.base_url, cause) from cause
                 time.sleep(pause)
                 continue
-            wait = exchange.wait_before_repeating(call, response)
+            wait = exchange.wait_before_repeating(call, response, self._longest_wait_s)
             pause = None if wait is None else next(pauses, None)
             if wait is None or pause is None:
                 return exchange.answer_of(call, response)

@@ -329,7 +329,9 @@ class BatchWork:
 
     def _settle(self, attempts: Sequence[Attempt]) -> None:
         ledger = self.work.ledger
-        self.work.settle_all(attempts, persistently(ledger.turn, self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead))
+        self.work.settle_all(
+            attempts, persistently(self.work, ledger.turn, self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+        )
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What it gives, tried again where that may help; None and `closed` where it does not."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from rlhf_pipeline.protocols import (
+    RENEW_S,
+    WRITE_AGAIN_S,
     Attempt,
     Budget,
     Claim,
@@ -50,7 +52,11 @@ class _Row:
 class MemoryLedger:
     """One run at a time; what a killed process had done is lost, but for what its cache kept."""
 
-    def __init__(self, cache: CompletionCache | None = None) -> None:
+    def __init__(
+        self, cache: CompletionCache | None = None, *, write_again_s: tuple[float, ...] = WRITE_AGAIN_S, renew_s: float = RENEW_S
+    ) -> None:
+        self.write_again_s = write_again_s
+        self.renew_s = renew_s
         self._cache = cache or MemoryCache()
         self._rows: dict[int, _Row] = {}
         self._open: dict[Lane, deque[_Row]] = {}

@@ -27,8 +27,6 @@ TICK_S = 0.025  # between two turns of the ledger: what ends meanwhile shares a 
 LONGEST_SLEEP_S = 5.0  # without a turn: leases are renewed in turns
 AT_HAND = 8  # items of a lane, however few of them may be under way at once
 LOOK_S = 0.5  # at items that another process has under way
-WRITE_AGAIN_S = (0.2, 1.0, 3.0)  # waits before a turn that the store refused is tried again
-RENEW_S = 30.0  # between two renewals of claims while something long is done with them
 NOTHING = Budget()
 
 T = TypeVar("T")
@@ -287,7 +285,7 @@ class HostedWork:
 
     async def _surely(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
         """What the ledger does, tried again where the store refuses it for a moment: then nothing of it was kept."""
-        for wait_s in (*WRITE_AGAIN_S, None):
+        for wait_s in (*self.work.ledger.write_again_s, None):
             try:
                 return await self._in(clerk, do, *args)
             except StoreError:
@@ -436,7 +434,7 @@ def renewing(work: Work) -> Iterator[None]:
     is_over = threading.Event()
 
     def renew() -> None:
-        while not is_over.wait(RENEW_S):
+        while not is_over.wait(work.ledger.renew_s):
             with suppress(StoreError):  # the next time is soon enough
                 work.ledger.turn(work.run_id, work.owner, [], {}, NOTHING, is_dead=is_dead)
 
@@ -449,9 +447,9 @@ def renewing(work: Work) -> Iterator[None]:
         thread.join()
 
 
-def persistently(do: Callable[..., T], *args: Any, **more: Any) -> T:
+def persistently(work: Work, do: Callable[..., T], *args: Any, **more: Any) -> T:
     """What a ledger does, in this thread, tried again where the store refuses it for a moment: then nothing of it was kept."""
-    for wait_s in WRITE_AGAIN_S:
+    for wait_s in work.ledger.write_again_s:
         try:
             return do(*args, **more)
         except StoreError:
@@ -464,7 +462,7 @@ def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batc
     attempts: list[Attempt] = []
     with renewing(work):
         while True:
-            turn = persistently(work.ledger.turn, work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
+            turn = persistently(work, work.ledger.turn, work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
             work.settle_all(attempts, turn)
             if attempts or turn.from_cache:
                 work.told()
@@ -478,7 +476,7 @@ def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batc
                 _complete_batch(work, backend, lane, claims, attempts, on_text)
             except BaseException:
                 with suppress(StoreError):
-                    persistently(work.ledger.turn, work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+                    persistently(work, work.ledger.turn, work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
                     work.ledger.release(work.run_id, work.owner)  # only once that is kept: else it would be made again
                 raise
 

@@ -89,7 +89,9 @@ class StubProvider:
         refuses: str | None = None,
         complete: Callable[[dict[str, Any]], str] | None = None,
         seed: int = 0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now = monotonic
         self.latency_s = latency_s
         self.chunk_s = chunk_s  # between two words of a stream
         self.model = model
@@ -97,7 +99,7 @@ class StubProvider:
         self.batches = Batches(self, batch_s)
         self.requests: list[dict[str, Any]] = []
         self.shown: set[tuple[str, str]] = set()  # paths that were asked, with the authorization that came with them
-        self.arrivals: list[float] = []  # time.monotonic of each
+        self.arrivals: list[float] = []  # by `monotonic`
         self._api_key = api_key
         self._refuses = refuses
         self._complete = complete or sentence
@@ -175,7 +177,7 @@ class StubProvider:
 
     def receive(self, body: dict[str, Any], not_before: float = 0.0) -> Fault | None:
         """Counts the request, whose sender knew that nobody was to ask before `not_before`, and says what shall go wrong with it."""
-        now = time.monotonic()
+        now = self._now()
         self.requests.append(body)
         self.arrivals.append(now)
         self._count["n_calls"] += 1
@@ -203,7 +205,7 @@ class StubProvider:
         if wait_s is None:
             return 0.0, {}
         self._n_waits += 1
-        until = time.monotonic() + wait_s
+        until = self._now() + wait_s
         # A name of its own: refusals are not read in the order in which they leave.
         return until, {"Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; Max-Age={math.ceil(wait_s) + 1}"}
 

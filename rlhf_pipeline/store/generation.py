@@ -13,7 +13,20 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, true, update
 from sqlalchemy.sql import ColumnElement
 
-from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane, OverBudget, Settled, Spending, Turn, WorkItem
+from rlhf_pipeline.protocols import (
+    LOOKS,
+    RENEW_S,
+    WRITE_AGAIN_S,
+    Attempt,
+    Budget,
+    Claim,
+    Lane,
+    OverBudget,
+    Settled,
+    Spending,
+    Turn,
+    WorkItem,
+)
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -50,7 +63,17 @@ class RunRow:
 class GenerationLedger:
     """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every turn renews its owner's."""
 
-    def __init__(self, database: Database, cache: CompletionsCache, *, lease_s: float = LEASE_S):
+    def __init__(
+        self,
+        database: Database,
+        cache: CompletionsCache,
+        *,
+        lease_s: float = LEASE_S,
+        write_again_s: tuple[float, ...] = WRITE_AGAIN_S,
+        renew_s: float = RENEW_S,
+    ):
+        self.write_again_s = write_again_s
+        self.renew_s = renew_s
         self._database = database
         self._cache = cache
         self._lease = timedelta(seconds=lease_s)

@@ -57,6 +57,7 @@ class ServerDatabases:
     organization: str
     project: str
     home_id: str | None = None
+    leave_s: float = SECONDS_TO_LEAVE  # for which `drop` waits for connections to end
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class ServerDatabases:
                         f"The databases {', '.join(there)} on {self._shown()} bear no mark of {self._mine.project}: "
                         f"{self._whose(mark)}. Nothing was dropped; drop them yourself if they are yours."
                     )
-                busy = _in_use(connection, there)
+                busy = _in_use(connection, there, self.leave_s)
                 if busy:
                     raise StoreError(
                         f"Somebody is connected to {', '.join(busy)} on {self._shown()}. Stop the daemon, `rlhf dev` and whatever else works "
@@ -239,12 +240,12 @@ def _is_there(connection: Connection, name: str) -> bool:
     return bool(connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}).scalar())
 
 
-def _in_use(connection: Connection, names: Sequence[str]) -> list[str]:
+def _in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list[str]:
     """Those that somebody is connected to; who has just left is waited for, as the server itself would."""
     asked = text(
         "SELECT DISTINCT datname FROM pg_stat_activity WHERE datname = ANY(:names) AND backend_type IS DISTINCT FROM 'autovacuum worker' ORDER BY 1"
     )
-    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    deadline = time.monotonic() + wait_s
     while True:
         used = [str(name) for name in connection.execute(asked, {"names": list(names)}).scalars()]
         if not used or time.monotonic() > deadline:

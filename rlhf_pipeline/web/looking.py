@@ -33,8 +33,17 @@ class Found:
 class Looking:
     """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where little is new; else a thread does."""
 
-    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        store: Store,
+        cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
+        *,
+        at_once: int = AT_ONCE,
+        pause_s: float = PAUSE_S,
+    ):
         self._store = store
+        self._at_once = at_once
+        self._pause_s = pause_s
         self._reading = threading.Lock()
         self._votes: dict[str, npt.NDArray[np.void]] = {}
         self._known: dict[str, tuple[npt.NDArray[np.void], Quality]] = {}
@@ -82,7 +91,7 @@ class Looking:
         self._is_catching_up = True
         try:
             while self._read_some(waits=True):
-                time.sleep(PAUSE_S)
+                time.sleep(self._pause_s)
         finally:
             self._is_catching_up = False
 
@@ -94,7 +103,7 @@ class Looking:
             newest = self._store.votes.max_seq()
             if newest <= self._seq:
                 return False
-            upper = min(newest, self._seq + AT_ONCE)
+            upper = min(newest, self._seq + self._at_once)
             self._add(looks(self._store.database, self._seq, up_to_seq=upper))
             self._seq = upper  # after its votes: whoever asks meanwhile is told of no vote that is not there
         finally:

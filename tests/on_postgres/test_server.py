@@ -1,6 +1,7 @@
 """The databases on a Postgres server: made once, by whoever may, for one project, and every refusal said without the password."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,9 +113,8 @@ def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
         mine.make(filling=True)
 
 
-def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(postgres, prefix, monkeypatch):
-    monkeypatch.setattr(server, "SECONDS_TO_LEAVE", 0.3)
-    mine = databases(postgres.url, prefix)
+def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(postgres, prefix):
+    mine = replace(databases(postgres.url, prefix), leave_s=0.3)
     mine.make()
     with pytest.raises(StoreError, match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped"):
         databases(postgres.url, prefix, "other").drop()

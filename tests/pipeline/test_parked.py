@@ -18,7 +18,7 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
-from sensors.parked import RANGE_TAGS, parked_sensor
+from sensors.parked import FIRST_WAIT, RANGE_TAGS, parked_sensor
 from sensors.runs import RUN_KEY_TAG
 from tests.providers.asking import prompts_of
 
@@ -88,10 +88,10 @@ def collect(store: Store, instance: dg.DagsterInstance, tmp_path: Path) -> Calla
     return run
 
 
-def tick(store: Store, instance: dg.DagsterInstance) -> dg.SensorResult:
+def tick(store: Store, instance: dg.DagsterInstance, *, first_wait: timedelta = FIRST_WAIT) -> dg.SensorResult:
     from definitions import defs
 
-    sensor = parked_sensor(Settings(), dg.DefaultSensorStatus.RUNNING)
+    sensor = parked_sensor(Settings(), dg.DefaultSensorStatus.RUNNING, first_wait=first_wait)
     with dg.build_sensor_context(instance=instance, resources={"store": store}, repository_def=defs.get_repository_def()) as context:
         return sensor.evaluate_tick(context)
 
@@ -139,7 +139,7 @@ LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_
 
 
 def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later(
-    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
+    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
         parked_run(store, instance, collect, stub)
@@ -155,12 +155,11 @@ def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later
 
     began_and_failed(first.run_key or "")
     assert tick(store, instance).run_requests == [], "not at once: what ended it may take a while"
-    monkeypatch.setattr("sensors.parked.FIRST_WAIT", timedelta(0))
-    [second] = tick(store, instance).run_requests or []
+    [second] = tick(store, instance, first_wait=timedelta(0)).run_requests or []
     assert second.run_key not in (None, first.run_key), "the daemon remembers a key for ever"
     assert (second.partition_key, second.run_config) == (first.partition_key, first.run_config)
     began_and_failed(second.run_key or "")
-    [third] = tick(store, instance).run_requests or []
+    [third] = tick(store, instance, first_wait=timedelta(0)).run_requests or []
     assert third.run_key not in (first.run_key, second.run_key)
 
 

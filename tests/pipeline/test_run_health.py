@@ -110,9 +110,8 @@ def test_a_run_that_beats_is_left_alone_however_long_it_takes(world: World) -> N
 def test_a_silent_process_that_still_lives_on_this_host_is_waited_for(world: World) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
     assert world.check_health() == []  # the first tick imports the definitions
-    world.beat(run, seconds_ago=0, pid=os.getpid())
-    time.sleep(0.5)
-    assert world.check_health(dead_after_seconds=0.4) == []
+    world.beat(run, seconds_ago=1, pid=os.getpid())
+    assert world.check_health(dead_after_seconds=0.8) == []
     assert len(world.check_health(dead_after_seconds=0.01)) == 1, "but not for ever"
 
 

@@ -557,8 +557,8 @@ def test_whole_answers_and_streams_are_the_same_text(store: Store, make: Callabl
 class Refusing(MemoryLedger):
     """A disk that is full for some turns."""
 
-    def __init__(self, refusals: int) -> None:
-        super().__init__()
+    def __init__(self, refusals: int, **more: Any) -> None:
+        super().__init__(**more)
         self.refusals = refusals
 
     def turn(
@@ -577,17 +577,13 @@ def test_a_disk_that_is_full_for_a_moment_costs_a_moment() -> None:
     assert made.frame["error"].isna().all()
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
     with StubProvider() as stub, pytest.raises(StoreError, match="disk is full"):
-        ask(Refusing(10_000), openai(stub), n=200, concurrency=4)
+        ask(Refusing(10_000, write_again_s=(0.01, 0.01)), openai(stub), n=200, concurrency=4)
     assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
 
 
-def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(store: Store, tmp_path: Path) -> None:
     long = "word " * 3000
     with StubProvider(complete=lambda body: f"{body['messages'][0]['content']} {long}") as stub:
         params = PARAMS.model_copy(update={"max_new_tokens": 4000})
@@ -598,7 +594,8 @@ def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
                 (pages,) = connection.execute("PRAGMA page_count").fetchone()
                 connection.execute(f"PRAGMA max_page_count={pages + 90}")
 
-            brief = GenerationLedger(cramped.database, cramped.completions_cache, lease_s=2.0)  # the next run waits for it to run out
+            # The next run waits for its claims to run out.
+            brief = GenerationLedger(cramped.database, cramped.completions_cache, lease_s=2.0, write_again_s=(0.01, 0.01))
             with pytest.raises(StoreError, match="no space is left"):
                 ask(brief, openai(stub), n=400, concurrency=8, params=params)
         paid = stub.n_calls

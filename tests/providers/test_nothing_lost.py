@@ -244,11 +244,8 @@ def ended_half_way(n: int) -> Any:
     return answer()
 
 
-def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_first(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
-    ledger = RefusedAtTheEnd(store.database, store.completions_cache)
+def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_first(store: Store) -> None:
+    ledger = RefusedAtTheEnd(store.database, store.completions_cache, write_again_s=(0.01, 0.01))
     ledger.n = 2
     backend = Scripted(ended_half_way)
     with pytest.raises(RuntimeError, match="a bug"):
@@ -259,11 +256,8 @@ def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_
     assert run.states == {"succeeded": len(backend.asked) - 1, "open": 13 - len(backend.asked)}
 
 
-def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_booked_as_lost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01,))
-    ledger = RefusedAtTheEnd(store.database, store.completions_cache, lease_s=1.0)
+def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_booked_as_lost(store: Store) -> None:
+    ledger = RefusedAtTheEnd(store.database, store.completions_cache, lease_s=1.0, write_again_s=(0.01,))
     ledger.n = 99
     backend = Scripted(ended_half_way)
     with pytest.raises(RuntimeError, match="a bug"):
@@ -280,8 +274,7 @@ def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_book
     assert made.n_unknown == len(backend.asked), "each of them counts at its worst"
 
 
-def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
+def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(store: Store) -> None:
 
     class RefusedForAMoment(GenerationLedger):
         n = 2
@@ -292,7 +285,7 @@ def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(sto
                 raise StoreError("database is locked")
             return super().turn(run_id, owner, attempts, wanted, budget, **more)
 
-    made = ask(RefusedForAMoment(store.database, store.completions_cache), TemplateBackend())
+    made = ask(RefusedForAMoment(store.database, store.completions_cache, write_again_s=(0.01, 0.01)), TemplateBackend())
     assert made.frame["error"].isna().all()
     assert made.n_attempts == 3
 
@@ -346,7 +339,7 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
     def answer(n: int) -> Any:
         async def slowly() -> Reply:
             # Blocks this run for longer than its claim lasts; another takes the item and is still at it when this one fails for good.
-            time.sleep(1.0)
+            time.sleep(0.5)
             [run] = ledger.runs()
             taken = await asyncio.to_thread(ledger.turn, run.run_id, other, [], {("nowhere", "m"): 5}, Budget(), is_dead=lambda _: False)
             assert len(taken.claimed["nowhere", "m"]) == 1

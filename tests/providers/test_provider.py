@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -71,8 +70,9 @@ def test_only_who_had_read_a_refusal_can_be_early() -> None:
 
     body = {"model": "stub-model", "messages": [{"role": "user", "content": "Now?"}]}
     wait = Fault(kind="status", status=429, retry_after_ms=3_000)
+    now = [100.0]
     with (
-        StubProvider(faults=[wait, wait]) as stub,
+        StubProvider(faults=[wait, wait], monotonic=lambda: now[0]) as stub,
         httpx2.Client(base_url=stub.base_url) as one,
         httpx2.Client(base_url=stub.base_url) as other,
     ):
@@ -84,7 +84,7 @@ def test_only_who_had_read_a_refusal_can_be_early() -> None:
         with httpx2.Client(base_url=stub.base_url, cookies=one.cookies) as fresh:  # over another connection of the same client
             assert fresh.post("/chat/completions", json=body).status_code == 200
         assert stub.counters.n_early == 2
-        time.sleep(3.1)
+        now[0] += 3.1
         assert one.post("/chat/completions", json=body).status_code == 200
         assert stub.counters.n_early == 2
 

@@ -203,8 +203,8 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
 class FullForLong(MemoryLedger):
     """A disk that is full until a turn has been refused as often as a run tries, and has room again after that."""
 
-    def __init__(self, refusals: int) -> None:
-        super().__init__()
+    def __init__(self, refusals: int, **more: Any) -> None:
+        super().__init__(**more)
         self.refusals = refusals
 
     def turn(
@@ -216,9 +216,8 @@ class FullForLong(MemoryLedger):
         return super().turn(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
 
 
-def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01,))
-    ledger = FullForLong(2)
+def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end() -> None:
+    ledger = FullForLong(2, write_again_s=(0.01,))
     with StubProvider() as stub:
         with pytest.raises(StoreError, match="disk is full"):
             ask(ledger, openai(stub), n=40, concurrency=4)
@@ -226,9 +225,7 @@ def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end(
         assert n_kept == stub.n_calls > 0, "paid for, and kept"
 
 
-def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.WRITE_AGAIN_S", (0.01, 0.01))
-
+def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> None:
     class Refusing(MemoryLedger):
         n_refused = 0
 
@@ -238,7 +235,7 @@ def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment(monkeyp
                 raise StoreError("database or disk is full")
             return super().stop(*asked, **more)
 
-    ledger = Refusing()
+    ledger = Refusing(write_again_s=(0.01, 0.01))
     with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable):
         ask(ledger, openai(stub))
     assert Counter(settled.state for settled in ledger.settled("")) == {"failed": 20}
@@ -431,9 +428,8 @@ def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> Non
         assert stub.n_calls == 20
 
 
-def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
     """By a clock that goes on by half a lease whenever they were renewed: the machine may be as slow as it likes."""
-    monkeypatch.setattr("rlhf_pipeline.completions.workers.RENEW_S", 0.02)
     renewed = threading.Semaphore(0)
     clock = store.database.clock = Ahead(store.database.clock)
 
@@ -444,7 +440,7 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store, monkeypatch
                 renewed.release()
             return told
 
-    ledger = Renewed(store.database, store.completions_cache, lease_s=600)
+    ledger = Renewed(store.database, store.completions_cache, lease_s=600, renew_s=0.02)
     taken: list[int] = []
 
     class Slow:

@@ -317,14 +317,9 @@ class Failing(httpx.BaseTransport):
         return answer
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LONGEST_WAIT_S", 0.01)
-
-
 def asking(*answers: httpx.Response | Exception) -> tuple[Client, Failing]:
     transport = Failing(*answers)
-    return Client("http://nowhere.test", "rlhf_x", transport=transport), transport
+    return Client("http://nowhere.test", "rlhf_x", longest_wait_s=0.01, transport=transport), transport
 
 
 RECEIPT = {
@@ -333,7 +328,6 @@ RECEIPT = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "failure",
     [
@@ -353,7 +347,6 @@ def test_a_vote_without_an_answer_is_sent_again_under_its_key(failure: httpx.Res
     assert len(transport.asked) == 3
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_server_that_stays_away_is_said_to_be_with_the_cure() -> None:
     client, transport = asking(*[httpx.ConnectError("refused")] * 20)
     with pytest.raises(ServerUnavailable, match=r"http://nowhere\.test does not answer: refused.*rlhf serve"):

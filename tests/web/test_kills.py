@@ -100,7 +100,10 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(
             with server.opened() as store:
                 n_before = store.audit.verify()
             server.start()
-        time.sleep(1.0)
+        n_before_end = sum(len(voter.answered) for voter in voters)
+        until = time.monotonic() + 60
+        while sum(len(voter.answered) for voter in voters) == n_before_end and time.monotonic() < until:
+            time.sleep(0.01)
         ended.set()
         for voter in voters:
             voter.join(60)

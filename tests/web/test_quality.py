@@ -3,10 +3,9 @@
 import uuid
 
 import httpx
-import pytest
 
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.web import Server, create_app, looking
+from rlhf_pipeline.web import Server, create_app
 from rlhf_pipeline.web.looking import Looking
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -138,13 +137,11 @@ def test_unknown_sides_accuse_nobody_of_repeating_themselves(web: Web):
 
 
 @on_sqlite
-def test_many_votes_are_read_in_parts_and_the_answer_says_how_far(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_many_votes_are_read_in_parts_and_the_answer_says_how_far(web: Web):
     web.publish(9, completion_a=LONG, completion_b=LONG)
     ann = web.client("annotator")
     judge(web, ann, 9)
-    monkeypatch.setattr(looking, "AT_ONCE", 4)
-    monkeypatch.setattr(looking, "PAUSE_S", 0.0)
-    counted = Looking(web.store)
+    counted = Looking(web.store, at_once=4, pause_s=0.0)
     first = counted.found()
     assert first.up_to_seq in (4, 8, 9)
     counted.catch_up()
