@@ -44,13 +44,14 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	rm -rf -- "$$RLHF_HOME"
 	echo "$$RLHF_HOME deleted; .venv kept"
 
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=30 --durations-min=5
+CORES := $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q --dist loadgroup --durations=30 --durations-min=5
 
 test: install ## the fast tests and one run of the whole loop; no network, Postgres or browser needed
-	@$(PYTEST)
+	@$(PYTEST) -n $(CORES)
 
 test-rest: install ## all other tests: web, browser, daemons, kills, providers, trainings, Postgres
-	@REQUIRE_POSTGRES=1 $(PYTEST) --rest --postgres tests
+	@REQUIRE_POSTGRES=1 $(PYTEST) -n $$(($(CORES) + 1)) --rest --postgres tests # many of them wait for servers
 
 test-all: test test-rest ## every test
 
