@@ -44,7 +44,7 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	rm -rf -- "$$RLHF_HOME"
 	echo "$$RLHF_HOME deleted; .venv kept"
 
-CORES := $(shell nproc 2>/dev/null || echo 2)
+CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 8 ? 8 : n)))
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q --dist loadgroup --durations=30 --durations-min=5
 
 test: install ## the fast tests and one run of the whole loop; no network, Postgres or browser needed
