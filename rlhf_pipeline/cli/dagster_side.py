@@ -22,6 +22,12 @@ def dagster_state(settings: Settings) -> dict[str, Any]:
     return next((fact["state"] for fact in facts if "state" in fact), {})
 
 
+def has_damaged_files(home: Path) -> bool:
+    """Whether one of Dagster's SQLite files in a home cannot be read."""
+    files = [home / "dagster" / name for name in DAGSTER_FILES]
+    return any(dumping.is_damaged(file) for file in files if file.is_file())
+
+
 def copied_dagster_state(settings: Settings) -> dict[str, Any]:
     """`dagster_state` from copies of the SQLite files: an instance makes and migrates what it opens. Empty where nothing ran yet."""
     source = settings.home / "dagster"

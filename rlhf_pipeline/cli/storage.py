@@ -17,15 +17,14 @@ from rich.table import Table
 from rlhf_pipeline import backups, homes, protocols
 from rlhf_pipeline.cli import retained, storage_check
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state
+from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state, has_damaged_files
 from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
 from rlhf_pipeline.cli.showing import echo, plain
 from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, on_server
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
 from rlhf_pipeline.retention import Item
-from rlhf_pipeline.store import Heartbeat, Store, copying
-from rlhf_pipeline.store.faults import is_damage
+from rlhf_pipeline.store import Heartbeat, Store, copying, dumping
 
 app = typer.Typer(help="Databases and files of the home: check, clean up, back up, restore, move to Postgres.", no_args_is_help=True)
 DAEMON_BEATS_S = 30  # how often Dagster's daemon says that it lives
@@ -215,10 +214,10 @@ def _refuse_what_is_no_server(server: SecretStr) -> None:
 def refuse_while_active(settings: Settings, *, replacing: bool = False) -> None:
     """Raises ConfigurationError while a run of this home beats, or Dagster's daemon does, on a server or in its files.
 
-    With `replacing` a damaged SQLite store counts as one without runs: a restore is its cure.
+    With `replacing` damaged SQLite files count as those of a home where nothing runs: a restore is their cure.
     """
     _refuse_runs(settings, replacing=replacing)
-    _refuse_daemon(settings)
+    _refuse_daemon(settings, replacing=replacing)
     if settings.server_url is not None and (settings.home / "store.db").exists():
         refuse_while_active(settings.model_copy(update={"server_url": None}), replacing=replacing)
 
@@ -227,7 +226,8 @@ def _refuse_runs(settings: Settings, *, replacing: bool) -> None:
     try:
         beating = _beating(settings)
     except StoreError as error:
-        if not (replacing and is_damage(error)):
+        is_local = dumping.is_sqlite(settings.store_url)
+        if not (replacing and is_local and dumping.is_damaged(dumping.sqlite_file(settings.store_url))):
             raise
         echo(f"Cannot tell whether runs are under way; the restore goes on. {error}")
         return
@@ -243,8 +243,14 @@ def _beating(settings: Settings) -> list[Heartbeat]:
         return store.heartbeats.beating_since(settings.dead_after_seconds)
 
 
-def _refuse_daemon(settings: Settings) -> None:
-    silent_s = _daemon_silent_s(settings)
+def _refuse_daemon(settings: Settings, *, replacing: bool) -> None:
+    try:
+        silent_s = _daemon_silent_s(settings)
+    except StoreError as error:
+        if not (replacing and settings.dagster_storage is None and has_damaged_files(settings.home)):
+            raise
+        echo(f"Cannot tell whether Dagster's daemon works here; the restore goes on. {error}")
+        return
     if silent_s is not None and silent_s < 2 * DAEMON_BEATS_S:
         left = min(2 * DAEMON_BEATS_S - silent_s, 2 * DAEMON_BEATS_S)  # the clocks of both may differ
         echo(f"Dagster's daemon was alive {silent_s:.0f} s ago; waiting {left:.0f} s to see whether it still is.")

@@ -18,6 +18,8 @@ from rlhf_pipeline.store.copying import copy_rows, engine_of, go_on_counting, me
 from rlhf_pipeline.store.engine import read_only_uri
 from rlhf_pipeline.store.faults import translated
 
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
+
 
 class DumpedTable(Record):
     """One table of a Postgres database: its file, its columns in the file's order, its rows."""
@@ -69,6 +71,15 @@ def copy_sound_sqlite(source: Path, target: Path) -> dict[str, int]:
     if found != ["ok"]:
         raise StoreError(f"{source} is damaged: {found[0]}. Restore the last backup.")
     return rows
+
+
+def is_damaged(file: Path) -> bool:
+    """Whether an SQLite file cannot be read, or its pages contradict each other; one that is locked or of another version is not."""
+    try:
+        with closing(sqlite3.connect(read_only_uri(file), uri=True, timeout=30)) as database:
+            return [row[0] for row in database.execute("PRAGMA integrity_check")] != ["ok"]
+    except sqlite3.Error as cause:
+        return cause.sqlite_errorcode & 0xFF in DAMAGE
 
 
 def dump_postgres(url: str, folder: Path, *, progress: Progress = silent) -> list[DumpedTable]:

@@ -1,6 +1,5 @@
 """What the database said, told as a StoreError with cause and cure. Knows messages of SQLite and Postgres, no SQL."""
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,15 +78,6 @@ CURES: tuple[tuple[str, str], ...] = (
     ("this store was moved to", "its rows go on there. End this process and start it again; nothing of this transaction was kept."),
     ("is append-only", "recorded rows are never changed or removed. Record a new row instead (a vote: supersede it)."),
 )
-
-
-DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
-
-
-def is_damage(error: StoreError) -> bool:
-    """Whether an SQLite file cannot be read; one that is locked or of another version can."""
-    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in DAMAGE
 
 
 @contextmanager

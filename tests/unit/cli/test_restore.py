@@ -80,6 +80,16 @@ def test_damaged_store_is_replaced_by_a_backup(home: Path, backup: Path, damage:
     assert rlhf(home, "storage", "check").exit_code == 0
 
 
+def test_damaged_history_of_dagster_is_replaced_by_a_backup(home: Path, backup: Path) -> None:
+    history = home / "dagster" / "history"
+    history.mkdir(exist_ok=True)
+    (history / "runs.db").write_bytes(b"\xff" * 5000)
+    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    assert result.exit_code == 0, result.output
+    assert "Cannot tell whether Dagster's daemon works here" in result.output
+    assert n_comparisons(home) == 3
+
+
 @DAMAGES
 def test_check_reports_a_damaged_store(home: Path, damage: object) -> None:
     assert callable(damage)
