@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import written_at
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import ModelVersion, TriggerDecision
-from rlhf_pipeline.registry import KINDS, Registry, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.registry import KINDS, Registry, StoredVersion, n_bytes_of, remove_files, stored_versions
 from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
 from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store
@@ -171,11 +171,11 @@ class Retention:
             for stored in removable_versions(versions, needed=needed, n_latest=self.settings.keep_model_versions):
                 version = stored.version
                 item = Item(kind="model files", name=version.label, n_bytes=n_bytes_of(self.registry, version))
-                is_needed = partial(self._was_promoted, version)
+                is_needed = partial(self._is_needed, version, versions)
                 yield Removal(item, partial(remove_files, self.registry, version, self.settings.cache, self.now, is_needed=is_needed))
 
-    def _was_promoted(self, version: ModelVersion) -> bool:
-        return any(promotion.version == version.version for promotion in self.store.promotions.history(version.name))
+    def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
+        return version.label in needed_versions(versions, self.store.promotions.history(version.name), self._unfinished())
 
 
 def _dated(path: Path) -> DatedFile:
